@@ -1,7 +1,7 @@
 //! Busy polling for unchanged programs: run, attach, detach.
 
-mod apart;
 pub mod attach;
+mod daemonize;
 pub mod guard;
 pub mod launch;
 mod names;

@@ -14,6 +14,6 @@ pub(crate) fn of(process: &Process) -> Names {
 }
 
 /// As [`of`], for a process that waits in a call: the names are read only if a rule needs them.
-pub(crate) fn asked_for(policy: &Policy, process: &Process) -> Names {
+pub(crate) fn if_needed(policy: &Policy, process: &Process) -> Names {
     if policy.names_programs() { of(process) } else { Names::default() }
 }

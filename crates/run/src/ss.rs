@@ -133,14 +133,14 @@ fn table(rows: &[Row]) -> Table {
         "Process",
     ]);
     for row in rows {
-        let nobody = if row.local.is_ipv4() { "0.0.0.0:*" } else { "[::]:*" };
+        let unspecified = if row.local.is_ipv4() { "0.0.0.0:*" } else { "[::]:*" };
         table.add_row([
             row.netid.to_owned(),
             row.state.to_owned(),
             row.recv_q.to_string(),
             row.send_q.to_string(),
             row.local.to_string(),
-            row.peer.map_or_else(|| nobody.to_owned(), |peer| peer.to_string()),
+            row.peer.map_or_else(|| unspecified.to_owned(), |peer| peer.to_string()),
             row.napi_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
             format!("{} {}", row.pid, row.process),
         ]);

@@ -8,10 +8,10 @@ use busypoll_linux::caps::Caps;
 use busypoll_linux::process::{Kind, Process};
 use busypoll_linux::{Capability, EpollParams, Error, epoll, socket, sockopt};
 
-use super::decide::SocketWish;
-use super::entry::{Change, Entry, SocketOption, marks};
+use super::decide::SocketOptions;
+use super::entry::{Change, Entry, SocketOption, watch_ids};
 use super::error::AttachError;
-use super::look::{self, Epoll, Socket};
+use super::inspect::{self, Epoll, Socket};
 use super::row::State;
 
 /// The result of a change.
@@ -27,10 +27,10 @@ pub(super) fn socket(
     process: &Process,
     journal: &mut Journal<Entry>,
     found: &Socket,
-    wish: SocketWish,
+    wanted: SocketOptions,
 ) -> Result<Option<Outcome>, AttachError> {
     let mut why = Vec::new();
-    let changes = wanted(process, found, wish, &mut why);
+    let changes = changes_for(process, found, wanted, &mut why);
     let entries: Vec<Entry> = changes
         .iter()
         .map(|(option, before, after)| Entry {
@@ -72,35 +72,39 @@ pub(super) fn socket(
 }
 
 /// Option, current value, wanted value.
-type Wanted = (SocketOption, Option<u32>, u32);
+type OptionChange = (SocketOption, Option<u32>, u32);
 
-fn wanted(
+fn changes_for(
     process: &Process,
     found: &Socket,
-    wish: SocketWish,
+    wanted: SocketOptions,
     why: &mut Vec<String>,
-) -> Vec<Wanted> {
+) -> Vec<OptionChange> {
     let mut changes = Vec::new();
-    if found.busy_poll != wish.busy_poll {
-        changes.push((SocketOption::BusyPoll, Some(found.busy_poll), wish.busy_poll));
+    if found.busy_poll != wanted.busy_poll {
+        changes.push((SocketOption::BusyPoll, Some(found.busy_poll), wanted.busy_poll));
     }
     let able = Caps::current().is_ok_and(|caps| caps.has_globally(Capability::NetAdmin));
     let lacks = |what: &str| format!("{what} needs CAP_NET_ADMIN; run as root");
-    if found.prefer != wish.prefer {
+    if found.prefer != wanted.prefer {
         // Switching it off needs no capability.
-        if able || !wish.prefer {
-            let (before, after) = (u32::from(found.prefer), u32::from(wish.prefer));
+        if able || !wanted.prefer {
+            let (before, after) = (u32::from(found.prefer), u32::from(wanted.prefer));
             changes.push((SocketOption::PreferBusyPoll, Some(before), after));
         } else {
             why.push(lacks("SO_PREFER_BUSY_POLL"));
         }
     }
-    if wish.budget > 0 {
+    if wanted.budget > 0 {
         let before = able.then(|| budget(process, found.fd)).flatten();
         if !able {
             why.push(lacks("SO_BUSY_POLL_BUDGET"));
-        } else if before != Some(wish.budget) {
-            changes.push((SocketOption::BusyPollBudget, before.map(u32::from), wish.budget.into()));
+        } else if before != Some(wanted.budget) {
+            changes.push((
+                SocketOption::BusyPollBudget,
+                before.map(u32::from),
+                wanted.budget.into(),
+            ));
         }
     }
     changes
@@ -123,7 +127,7 @@ pub(super) fn take_socket(
     inode: u64,
     cookie: u64,
 ) -> Result<Option<std::os::fd::OwnedFd>, Error> {
-    let taken = look::take(process, fd, Kind::Socket { inode })?;
+    let taken = inspect::take(process, fd, Kind::Socket { inode })?;
     Ok(taken.filter(|taken| socket::cookie(taken).is_ok_and(|found| found == cookie)))
 }
 
@@ -145,17 +149,20 @@ pub(super) fn epoll(
     journal: &mut Journal<Entry>,
     found: &Epoll,
     before: EpollParams,
-    wish: EpollParams,
+    wanted: EpollParams,
 ) -> Result<Option<Outcome>, AttachError> {
-    let change =
-        Change::Epoll { watches: marks(&found.watches), before: before.into(), after: wish.into() };
+    let change = Change::Epoll {
+        watches: watch_ids(&found.watches),
+        before: before.into(),
+        after: wanted.into(),
+    };
     Entry::append(vec![Entry { fd: found.fd, change }], journal)?;
-    let Some((taken, watches)) = look::take_epoll(process, found.fd)? else { return Ok(None) };
-    if epoll::params(&taken)? != before || !same(&marks(&found.watches), &marks(&watches)) {
+    let Some((taken, watches)) = inspect::take_epoll(process, found.fd)? else { return Ok(None) };
+    if epoll::params(&taken)? != before || !same(&watch_ids(&found.watches), &watch_ids(&watches)) {
         return Ok(None);
     }
     let mut why = Vec::new();
-    if let Err(error) = epoll::set_params(&taken, wish) {
+    if let Err(error) = epoll::set_params(&taken, wanted) {
         why.push(error.to_string());
     }
     Ok(Some(Outcome { now: epoll::params(&taken)?.into(), why }))

@@ -11,7 +11,7 @@ use busypoll_policy::{Policy, say, units};
 use super::error::AttachError;
 use super::follow::Following;
 use super::show;
-use super::target::{Room, Target};
+use super::target::{SpinnerLimit, Target};
 use super::undo::{Undone, undo};
 
 /// Busy polling for processes that already run.
@@ -50,12 +50,12 @@ pub struct DetachArgs {
 
 /// An output that never fails: the changes are made for every process, even if the report cannot be written. The first
 /// error is kept.
-struct Told<'a, W> {
+struct LossyReport<'a, W> {
     out: &'a mut W,
     failed: Option<io::Error>,
 }
 
-impl<W: Write> Write for Told<'_, W> {
+impl<W: Write> Write for LossyReport<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(self.out.write(bytes).unwrap_or_else(|error| {
             self.failed.get_or_insert(error);
@@ -71,13 +71,13 @@ impl<W: Write> Write for Told<'_, W> {
     }
 }
 
-fn telling<W: Write>(
+fn with_report<W: Write>(
     out: &mut W,
-    job: impl FnOnce(&mut Told<'_, W>) -> Result<(), AttachError>,
+    job: impl FnOnce(&mut LossyReport<'_, W>) -> Result<(), AttachError>,
 ) -> Result<ExitCode, AttachError> {
-    let mut told = Told { out, failed: None };
-    job(&mut told)?;
-    Ok(told.failed.map_or(ExitCode::SUCCESS, |error| {
+    let mut report = LossyReport { out, failed: None };
+    job(&mut report)?;
+    Ok(report.failed.map_or(ExitCode::SUCCESS, |error| {
         say(format_args!("{}; the work itself was done", AttachError::Output(error)));
         ExitCode::from(1)
     }))
@@ -88,7 +88,7 @@ fn telling<W: Write>(
 /// # Errors
 /// One line for a mistake in the options or a process that cannot be attached to.
 pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<ExitCode, AttachError> {
-    telling(out, |out| attach(args, out))
+    with_report(out, |out| attach(args, out))
 }
 
 /// Detaches and reports to `out`. Exit code 1: done, but the report could not be written.
@@ -96,7 +96,7 @@ pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<ExitCode, A
 /// # Errors
 /// One line for a process without recorded changes, or where a value could not be restored.
 pub fn run_detach(args: &DetachArgs, out: &mut impl Write) -> Result<ExitCode, AttachError> {
-    telling(out, |out| detach(args, out))
+    with_report(out, |out| detach(args, out))
 }
 
 fn attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachError> {
@@ -108,17 +108,18 @@ fn attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachError> {
         policy.defaults.busy_poll = us;
     }
     let dir = state_dir()?;
-    let mut room: Option<Room> = None;
+    let mut limit: Option<SpinnerLimit> = None;
     let mut targets = Vec::new();
     // A PID may be given twice, but its journal has one writer.
     let mut pids = args.pids.clone();
     let mut known = HashSet::new();
     pids.retain(|pid| known.insert(*pid));
-    let mut outcome = Several::of(pids.len());
+    let mut outcome = Outcomes::of(pids.len());
     for pid in &pids {
         let attached = Target::open(*pid, &dir).and_then(|mut target| {
-            let room = room.get_or_insert_with(|| Room::for_process(&policy, &target.process));
-            let rows = target.pass(&policy, room)?;
+            let limit =
+                limit.get_or_insert_with(|| SpinnerLimit::for_process(&policy, &target.process));
+            let rows = target.scan(&policy, limit)?;
             show::process(out, &target, &rows, args.json)?;
             Ok(target)
         });
@@ -128,15 +129,15 @@ fn attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachError> {
         }
     }
     out.flush()?;
-    if let Some(room) = room.as_mut().filter(|_| args.follow) {
-        Following::new(targets, &policy, &dir, args.json).run(out, room)?;
+    if let Some(limit) = limit.as_mut().filter(|_| args.follow) {
+        Following::new(targets, &policy, &dir, args.json).run(out, limit)?;
     }
     outcome.finish()
 }
 
 fn detach(args: &DetachArgs, out: &mut impl Write) -> Result<(), AttachError> {
     let dir = state_dir()?;
-    let mut outcome = Several::of(args.pids.len());
+    let mut outcome = Outcomes::of(args.pids.len());
     for pid in &args.pids {
         let mut lines = Vec::new();
         let (mut back, mut left) = (0, 0);
@@ -175,15 +176,15 @@ fn detach(args: &DetachArgs, out: &mut impl Write) -> Result<(), AttachError> {
 }
 
 /// Several processes: a failure of one does not stop the others.
-struct Several {
+struct Outcomes {
     all: usize,
     failed: usize,
     last: Option<AttachError>,
 }
 
-impl Several {
+impl Outcomes {
     fn of(all: usize) -> Self {
-        Several { all, failed: 0, last: None }
+        Outcomes { all, failed: 0, last: None }
     }
 
     fn failed(&mut self, error: AttachError) {

@@ -9,11 +9,11 @@ use busypoll_linux::EpollParams;
 use busypoll_linux::polls::{self, Class, Facts, Kind, Obstacle, Queue, Way};
 use busypoll_policy::{Names, Plane, Policy, Protocol, Settings};
 
-use super::look::{Epoll, Socket, Waits};
+use super::inspect::{Epoll, Socket, Waits};
 
 /// The wanted options of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SocketWish {
+pub(super) struct SocketOptions {
     pub busy_poll: u32,
     pub prefer: bool,
     pub budget: u16,
@@ -29,7 +29,7 @@ pub(super) enum Decision<T> {
 }
 
 /// The facts that decide besides the object itself.
-pub(super) struct Around<'a> {
+pub(super) struct Context<'a> {
     pub policy: &'a Policy,
     pub program: &'a Names,
     pub waits: &'a Waits,
@@ -63,7 +63,7 @@ impl Watchers {
     }
 }
 
-impl Around<'_> {
+impl Context<'_> {
     fn settings(&self, socket: &Socket) -> Option<Settings> {
         let protocol = protocol(socket)?;
         let (local, peer) = (socket.info.local, socket.info.peer);
@@ -95,7 +95,7 @@ impl Around<'_> {
     }
 
     /// The decision for a socket.
-    pub fn socket(&self, socket: &Socket) -> Decision<SocketWish> {
+    pub fn socket(&self, socket: &Socket) -> Decision<SocketOptions> {
         let settings = match self.can_poll(socket) {
             Ok(settings) => settings,
             Err(why) => return Decision::Leave(why),
@@ -113,7 +113,7 @@ impl Around<'_> {
         }
         // A socket that does not poll has nothing to prefer and no budget, as under `run`.
         let polls = settings.polls_for() > 0;
-        Decision::Set(SocketWish {
+        Decision::Set(SocketOptions {
             busy_poll: settings.polls_for(),
             // The program's own choice stays.
             prefer: polls && (settings.prefer_busy_poll || socket.prefer),
@@ -173,16 +173,16 @@ impl Around<'_> {
         let members = epoll.watches.iter().filter(|watch| watch.socket);
         let members = members.filter_map(|watch| sockets.get(&watch.inode));
         let mut why = "watches no socket".to_owned();
-        let mut wish: Option<EpollParams> = None;
+        let mut wanted: Option<EpollParams> = None;
         for socket in members {
             match self.can_poll(socket) {
                 Ok(s) => {
-                    let wish = wish.get_or_insert_default();
+                    let wanted = wanted.get_or_insert_default();
                     // A socket that does not poll needs nothing (`Settings::joined`).
                     if s.polls_for() > 0 {
-                        wish.busy_poll_usecs = wish.busy_poll_usecs.max(s.polls_for());
-                        wish.busy_poll_budget = wish.busy_poll_budget.max(s.busy_poll_budget);
-                        wish.prefer_busy_poll |= s.prefer_busy_poll;
+                        wanted.busy_poll_usecs = wanted.busy_poll_usecs.max(s.polls_for());
+                        wanted.busy_poll_budget = wanted.busy_poll_budget.max(s.busy_poll_budget);
+                        wanted.prefer_busy_poll |= s.prefer_busy_poll;
                     }
                 }
                 Err(reason) => {
@@ -191,15 +191,15 @@ impl Around<'_> {
             }
         }
         // The program's own choice stays, unless nothing polls.
-        if let (Some(wish), Ok(own)) = (&mut wish, &epoll.params)
-            && wish.busy_poll_usecs > 0
+        if let (Some(wanted), Ok(own)) = (&mut wanted, &epoll.params)
+            && wanted.busy_poll_usecs > 0
         {
-            wish.prefer_busy_poll |= own.prefer_busy_poll;
-            if wish.busy_poll_budget == 0 {
-                wish.busy_poll_budget = own.busy_poll_budget;
+            wanted.prefer_busy_poll |= own.prefer_busy_poll;
+            if wanted.busy_poll_budget == 0 {
+                wanted.busy_poll_budget = own.busy_poll_budget;
             }
         }
-        wish.map_or(Decision::Leave(why), Decision::Set)
+        wanted.map_or(Decision::Leave(why), Decision::Set)
     }
 }
 

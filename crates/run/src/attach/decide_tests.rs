@@ -64,8 +64,8 @@ impl World {
         }
     }
 
-    fn around(&self) -> Around<'_> {
-        Around {
+    fn context(&self) -> Context<'_> {
+        Context {
             policy: &self.policy,
             program: &self.program,
             waits: &self.waits,
@@ -74,38 +74,38 @@ impl World {
         }
     }
 
-    fn set(&self, socket: &Socket) -> SocketWish {
-        match self.around().socket(socket) {
-            Decision::Set(wish) => wish,
+    fn set(&self, socket: &Socket) -> SocketOptions {
+        match self.context().socket(socket) {
+            Decision::Set(wanted) => wanted,
             Decision::Leave(why) => panic!("left: {why}"),
         }
     }
 
     fn left(&self, socket: &Socket) -> String {
-        match self.around().socket(socket) {
+        match self.context().socket(socket) {
             Decision::Leave(why) => why,
-            Decision::Set(wish) => panic!("{wish:?}"),
+            Decision::Set(wanted) => panic!("{wanted:?}"),
         }
     }
 }
 
 #[test]
 fn a_blocking_socket_polls_as_the_policy_says() {
-    let wish = |policy: &str| World::new(policy).set(&socket());
-    assert_eq!(wish(""), SocketWish { busy_poll: 50, prefer: false, budget: 0 });
+    let wanted = |policy: &str| World::new(policy).set(&socket());
+    assert_eq!(wanted(""), SocketOptions { busy_poll: 50, prefer: false, budget: 0 });
     assert_eq!(
-        wish("[[rule]]\nlocal_port=80\nbusy_poll=9\nprefer_busy_poll=true\nbusy_poll_budget=4"),
-        SocketWish { busy_poll: 9, prefer: true, budget: 4 }
+        wanted("[[rule]]\nlocal_port=80\nbusy_poll=9\nprefer_busy_poll=true\nbusy_poll_budget=4"),
+        SocketOptions { busy_poll: 9, prefer: true, budget: 4 }
     );
-    assert_eq!(wish("[[rule]]\nremote_port=80\nbusy_poll=9").busy_poll, 50);
-    assert_eq!(wish("receive='interrupt'").busy_poll, 0, "what polls is switched off");
-    let nothing = SocketWish { busy_poll: 0, prefer: false, budget: 0 };
-    assert_eq!(wish("busy_poll=0\nprefer_busy_poll=true\nbusy_poll_budget=4"), nothing);
-    assert_eq!(wish("receive='aggressive'").busy_poll, 50);
+    assert_eq!(wanted("[[rule]]\nremote_port=80\nbusy_poll=9").busy_poll, 50);
+    assert_eq!(wanted("receive='interrupt'").busy_poll, 0, "polling is switched off");
+    let nothing = SocketOptions { busy_poll: 0, prefer: false, budget: 0 };
+    assert_eq!(wanted("busy_poll=0\nprefer_busy_poll=true\nbusy_poll_budget=4"), nothing);
+    assert_eq!(wanted("receive='aggressive'").busy_poll, 50);
 }
 
 #[test]
-fn what_cannot_poll_is_left_with_the_reason() {
+fn a_socket_that_cannot_poll_is_left_with_the_reason() {
     let world = World::new("");
     for (socket, wanted) in [
         (with(|s| s.info.family = libc::AF_UNIX as u16), "no receive queue"),
@@ -145,7 +145,7 @@ fn a_socket_that_epoll_waits_for_is_left_to_the_epoll() {
 }
 
 #[test]
-fn a_listener_hands_it_down() {
+fn a_listener_is_set_for_the_connections_it_accepts() {
     let listener = with(|s| {
         s.info.listening = true;
         s.info.peer = None;
@@ -167,27 +167,30 @@ fn poll_and_select_go_by_the_sysctl() {
     // An unknown value does not count as 0.
     world.host_busy_poll = None;
     assert_eq!(world.set(&socket()).busy_poll, 50);
-    let said = world.around().warnings(&socket(), false).join("; ");
+    let said = world.context().warnings(&socket(), false).join("; ");
     assert!(said.contains("cannot be seen"), "{said}");
 }
 
 #[test]
-fn what_the_program_has_set_itself_stays() {
+fn the_programs_own_settings_stay() {
     let world = World::new("");
     let prefers = with(|s| s.prefer = true);
     assert!(world.set(&prefers).prefer);
-    assert!(!World::new("receive='interrupt'").set(&prefers).prefer, "nothing is left to prefer");
+    assert!(
+        !World::new("receive='interrupt'").set(&prefers).prefer,
+        "without polling there is nothing to prefer"
+    );
     let own = EpollParams { busy_poll_usecs: 9, busy_poll_budget: 32, prefer_busy_poll: true };
     let instance = Epoll { params: Ok(own), ..epoll(&[(7, 700, true)]) };
     let sockets = HashMap::from([(700, socket())]);
     let wanted = EpollParams { busy_poll_usecs: 50, ..own };
-    assert_eq!(world.around().epoll(&instance, &sockets), Decision::Set(wanted));
+    assert_eq!(world.context().epoll(&instance, &sockets), Decision::Set(wanted));
 }
 
 #[test]
-fn who_has_no_queue_to_poll_is_warned_of() {
+fn a_socket_without_a_queue_to_poll_gets_a_warning() {
     let world = World::new("");
-    let said = |socket: &Socket, gone| world.around().warnings(socket, gone).join("; ");
+    let said = |socket: &Socket, gone| world.context().warnings(socket, gone).join("; ");
     assert!(said(&with(|s| s.napi = None), false).contains("no packet has brought it a NAPI id"));
     let unconnected = with(|s| {
         s.napi = busypoll_linux::NapiId::new(9000);
@@ -200,7 +203,7 @@ fn who_has_no_queue_to_poll_is_warned_of() {
 }
 
 #[test]
-fn an_epoll_gets_what_its_members_are_to_have() {
+fn an_epoll_gets_the_combined_settings_of_its_members() {
     let world = World::new(
         "[[rule]]\nlocal_port=80\nbusy_poll=9\nprefer_busy_poll=true\n\
          [[rule]]\nlocal_port=81\nbusy_poll=70\nbusy_poll_budget=4\n\
@@ -222,7 +225,7 @@ fn an_epoll_gets_what_its_members_are_to_have() {
         (83, with(|s| s.info.family = libc::AF_UNIX as u16)),
         member(84, 84),
     ]);
-    let decide = |watched: &[(RawFd, u64, bool)]| world.around().epoll(&epoll(watched), &sockets);
+    let decide = |watched: &[(RawFd, u64, bool)]| world.context().epoll(&epoll(watched), &sockets);
     let params = |busy_poll_usecs, busy_poll_budget, prefer_busy_poll| {
         Decision::Set(EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll })
     };
@@ -250,13 +253,13 @@ fn a_nested_epoll_is_left() {
     let outer = Epoll { fd: 9, ..epoll(&[(EPOLL, 1057, false)]) };
     world.watchers = Watchers::of(&[inner.clone(), outer.clone()]);
     let sockets = HashMap::from([(700, socket())]);
-    let Decision::Leave(why) = world.around().epoll(&inner, &sockets) else { panic!() };
+    let Decision::Leave(why) = world.context().epoll(&inner, &sockets) else { panic!() };
     assert!(why.contains("epoll 9"), "{why}");
-    assert!(matches!(world.around().epoll(&outer, &sockets), Decision::Leave(_)));
+    assert!(matches!(world.context().epoll(&outer, &sockets), Decision::Leave(_)));
     // A socket of the inner instance does not poll by the inner's parameters.
     let why = world.left(&with(|s| s.info.nonblocking = true));
     assert!(why.contains("through epoll 3"), "{why}");
     // A thread that sleeps in the inner instance polls there.
     world.waits.asleep.insert(inner.fd);
-    assert!(matches!(world.around().epoll(&inner, &sockets), Decision::Set(_)));
+    assert!(matches!(world.context().epoll(&inner, &sockets), Decision::Set(_)));
 }

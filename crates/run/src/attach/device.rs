@@ -9,7 +9,7 @@ use busypoll_linux::process::Process;
 use busypoll_linux::{NapiId, netns};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::look::Socket;
+use super::inspect::Socket;
 
 /// What is known of a NAPI context.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Whether both are about the same setting of the same object.
-    pub fn is_about(&self, other: &Entry) -> bool {
+    pub fn is_same_setting(&self, other: &Entry) -> bool {
         use Change::{Epoll, Socket};
         let what = match (&self.change, &other.change) {
             (Socket { cookie: a, option: x, .. }, Socket { cookie: b, option: y, .. }) => {
@@ -37,7 +37,9 @@ impl Entry {
         journal: &mut Journal<Entry>,
     ) -> Result<(), JournalError> {
         let written = journal.entries();
-        entries.retain(|entry| written.iter().rev().find(|old| old.is_about(entry)) != Some(entry));
+        entries.retain(|entry| {
+            written.iter().rev().find(|old| old.is_same_setting(entry)) != Some(entry)
+        });
         if entries.is_empty() { Ok(()) } else { journal.append(&entries) }
     }
 }
@@ -113,7 +115,7 @@ impl From<Params> for EpollParams {
 }
 
 /// A list of watches in the journal's format.
-pub(super) fn marks(watches: &[Watch]) -> Vec<(i32, u64)> {
+pub(super) fn watch_ids(watches: &[Watch]) -> Vec<(i32, u64)> {
     watches.iter().map(|watch| (watch.fd, watch.inode)).collect()
 }
 

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::AttachError;
 use super::show;
-use super::target::{Room, Target};
+use super::target::{SpinnerLimit, Target};
 
 /// Between two scans without a feed.
 const RESCAN: Duration = Duration::from_millis(100);
@@ -46,28 +46,32 @@ impl<'a> Following<'a> {
     }
 
     /// Runs until all of them have ended.
-    pub fn run(mut self, out: &mut impl Write, room: &mut Room) -> Result<(), AttachError> {
+    pub fn run(
+        mut self,
+        out: &mut impl Write,
+        limit: &mut SpinnerLimit,
+    ) -> Result<(), AttachError> {
         // The first scan finds what was opened before the feed began.
-        let mut next = Next::at(Instant::now());
+        let mut next = NextScan::at(Instant::now());
         while !self.targets.is_empty() {
             if self.wait(next.due.saturating_duration_since(Instant::now())) {
                 // Removed at once: its pidfd would end every wait until then.
                 let ended = |target: &Target| !target.process.is_alive();
                 let ended = (0..self.targets.len()).filter(|&at| ended(&self.targets[at]));
-                self.leave(ended.collect(), out, room)?;
+                self.remove(ended.collect(), out, limit)?;
             }
-            let told = self.listen();
+            let reported = self.listen();
             let now = Instant::now();
-            if told {
-                next.told(now);
+            if reported {
+                next.reported(now);
             }
             if now < next.due {
                 continue;
             }
             self.find_children(now);
-            self.look(out, room)?;
+            self.scan(out, limit)?;
             let pause = if self.feed.is_some() { RARELY } else { RESCAN };
-            next = Next::after(now, Instant::now(), pause);
+            next = NextScan::after(now, Instant::now(), pause);
         }
         Ok(())
     }
@@ -87,7 +91,7 @@ impl<'a> Following<'a> {
 
     /// Whether the feed has reported something new.
     fn listen(&mut self) -> bool {
-        let mut told = false;
+        let mut reported = false;
         let mut born = Vec::new();
         while let Some(event) = self.feed.as_mut().and_then(Follow::next_event) {
             match event.what {
@@ -95,10 +99,10 @@ impl<'a> Following<'a> {
                 What::Opened { .. } | What::Executed => {}
                 What::Exited => continue,
             }
-            told = true;
+            reported = true;
         }
         self.adopt(born);
-        told
+        reported
     }
 
     fn find_children(&mut self, now: Instant) {
@@ -120,12 +124,12 @@ impl<'a> Following<'a> {
         }
     }
 
-    fn look(&mut self, out: &mut impl Write, room: &mut Room) -> Result<(), AttachError> {
+    fn scan(&mut self, out: &mut impl Write, limit: &mut SpinnerLimit) -> Result<(), AttachError> {
         let mut ended = Vec::new();
         for (index, target) in self.targets.iter_mut().enumerate() {
-            match target.pass(self.policy, room) {
+            match target.scan(self.policy, limit) {
                 Ok(rows) if rows.is_empty() => {}
-                Ok(rows) => show::news(out, target, &rows, self.json)?,
+                Ok(rows) => show::changes(out, target, &rows, self.json)?,
                 // It has executed a program of another user, or ended.
                 Err(AttachError::Linux(Error::NoProcess { .. } | Error::Denied { .. })) => {
                     ended.push(index);
@@ -133,20 +137,20 @@ impl<'a> Following<'a> {
                 Err(error) => return Err(error),
             }
         }
-        self.leave(ended, out, room)
+        self.remove(ended, out, limit)
     }
 
     /// Removes the targets at these indices, which are ascending.
-    fn leave(
+    fn remove(
         &mut self,
         ended: Vec<usize>,
         out: &mut impl Write,
-        room: &mut Room,
+        limit: &mut SpinnerLimit,
     ) -> Result<(), AttachError> {
         for index in ended.into_iter().rev() {
             let target = self.targets.remove(index);
             let pid = target.process.pid();
-            target.leave(room, self.dir)?;
+            target.finish(limit, self.dir)?;
             if !self.json {
                 writeln!(out, "{pid}  has ended")?;
             }
@@ -156,24 +160,24 @@ impl<'a> Following<'a> {
 }
 
 /// When to scan next.
-struct Next {
+struct NextScan {
     due: Instant,
     /// A scan of many sockets takes long: it uses at most a twentieth of a CPU, whatever the feed reports.
     earliest: Instant,
 }
 
-impl Next {
+impl NextScan {
     fn at(now: Instant) -> Self {
-        Next { due: now, earliest: now }
+        NextScan { due: now, earliest: now }
     }
 
     fn after(began: Instant, ended: Instant, pause: Duration) -> Self {
         let earliest = ended + ended.duration_since(began) * 20;
-        Next { due: earliest.max(ended + pause), earliest }
+        NextScan { due: earliest.max(ended + pause), earliest }
     }
 
     /// The feed has reported something new.
-    fn told(&mut self, now: Instant) {
+    fn reported(&mut self, now: Instant) {
         self.due = self.due.min(self.earliest.max(now + SETTLE));
     }
 }
@@ -195,22 +199,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_hastens_a_look_and_not_beyond_a_twentieth_of_a_cpu() {
+    fn a_report_of_the_feed_hastens_a_scan_up_to_a_twentieth_of_a_cpu() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         // After a short scan, a new object is scanned once it has settled.
-        let mut next = Next::after(at(0), at(1), RARELY);
+        let mut next = NextScan::after(at(0), at(1), RARELY);
         assert_eq!(next.due, at(1001));
-        next.told(at(30));
-        next.told(at(32));
+        next.reported(at(30));
+        next.reported(at(32));
         assert_eq!(next.due, at(35));
         // After a long scan.
-        let mut next = Next::after(at(0), at(40), RARELY);
+        let mut next = NextScan::after(at(0), at(40), RARELY);
         assert_eq!(next.due, at(1040));
-        next.told(at(41));
+        next.reported(at(41));
         assert_eq!(next.due, at(840));
-        let mut next = Next::after(at(0), at(100), RARELY);
-        next.told(at(101));
+        let mut next = NextScan::after(at(0), at(100), RARELY);
+        next.reported(at(101));
         assert_eq!(next.due, at(2100));
     }
 }

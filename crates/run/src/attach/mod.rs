@@ -5,8 +5,8 @@
 //! no system-wide setting changes.
 //!
 //! ```text
-//! look ──► decide ──► change ──► row           undo ◄── journal
-//! facts    pure       journal, set, read back
+//! inspect ──► decide ──► change ──► row           undo ◄── journal
+//! facts       pure       journal, set, read back
 //! ```
 //!
 //! The changes are in the socket or the epoll instance. So they stay when busypoll has gone, connections that a
@@ -19,7 +19,7 @@ mod device;
 mod entry;
 mod error;
 mod follow;
-mod look;
+mod inspect;
 mod row;
 mod show;
 mod target;

@@ -7,7 +7,7 @@ use busypoll_linux::EpollParams;
 use busypoll_policy::units::show;
 use serde::Serialize;
 
-use super::look::Socket;
+use super::inspect::Socket;
 
 /// A socket, an epoll instance or an io_uring of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

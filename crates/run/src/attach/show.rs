@@ -89,7 +89,7 @@ pub(super) fn process(
 }
 
 /// Reports what is new in a followed process, one line each.
-pub(super) fn news(
+pub(super) fn changes(
     out: &mut impl Write,
     target: &Target,
     rows: &[Row],

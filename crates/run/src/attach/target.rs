@@ -11,18 +11,18 @@ use busypoll_linux::sysctl::host_busy_poll;
 use busypoll_policy::{Names, Policy};
 
 use super::change;
-use super::decide::{Around, Decision, Watchers, has_queue};
+use super::decide::{Context, Decision, Watchers, has_queue};
 use super::device::{Device, Devices};
 use super::entry::{self, Entry};
 use super::error::AttachError;
-use super::look::{self, Epoll, Socket, Waits};
+use super::inspect::{self, Epoll, Socket, Waits};
 use super::row::{Row, State, socket_kind};
 use super::undo::undo;
 use crate::names;
 
 /// How many threads may spin, in all attached processes together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct SpinnerLimit {
     pub most: usize,
     pub used: usize,
 }
@@ -40,7 +40,7 @@ pub(super) struct Target {
     /// Sockets whose addresses will not change, by descriptor.
     settled: HashMap<RawFd, Socket>,
     /// The row last reported for each descriptor.
-    told: HashMap<RawFd, Row>,
+    reported: HashMap<RawFd, Row>,
     /// By the inode of a socket, the most threads seen at once in a receive call on it. A single look is not enough:
     /// between two calls a thread may be anywhere, and one that spins appears to be running.
     receivers: HashMap<u64, usize>,
@@ -63,7 +63,7 @@ impl Target {
             journal,
             devices: Devices::default(),
             settled: HashMap::new(),
-            told: HashMap::new(),
+            reported: HashMap::new(),
             receivers: HashMap::new(),
             spinners: 0,
         })
@@ -75,8 +75,8 @@ impl Target {
     }
 
     /// The process has ended: restores what others have inherited from it, and closes the journal.
-    pub fn leave(self, room: &mut Room, dir: &Path) -> Result<(), AttachError> {
-        room.used = room.used.saturating_sub(self.spinners);
+    pub fn finish(self, limit: &mut SpinnerLimit, dir: &Path) -> Result<(), AttachError> {
+        limit.used = limit.used.saturating_sub(self.spinners);
         let pid = self.process.pid();
         let changed = self.has_changes();
         drop(self);
@@ -87,7 +87,11 @@ impl Target {
     }
 
     /// Scans everything, makes the changes that are decided, and returns the rows that are new or differ from before.
-    pub fn pass(&mut self, policy: &Policy, room: &mut Room) -> Result<Vec<Row>, AttachError> {
+    pub fn scan(
+        &mut self,
+        policy: &Policy,
+        limit: &mut SpinnerLimit,
+    ) -> Result<Vec<Row>, AttachError> {
         let descriptors = self.process.descriptors()?;
         self.waits = Waits::of(&self.process)?;
         self.on_stack_plane = descriptors.iter().any(|found| found.kind == Kind::StackPlane);
@@ -99,75 +103,75 @@ impl Target {
         let program = names::of(&self.process);
         if program != self.program {
             self.program.clone_from(&program);
-            self.told.clear();
+            self.reported.clear();
         }
         let epolls = self.epolls(&descriptors)?;
         let watchers = Watchers::of(&epolls);
-        let around = Around {
+        let context = Context {
             policy,
             program: &program,
             waits: &waits,
             watchers: &watchers,
             host_busy_poll: host_busy_poll(),
         };
-        let (sockets, others) = self.sockets(&descriptors, &around)?;
+        let (sockets, others) = self.sockets(&descriptors, &context)?;
         let by_inode: HashMap<u64, Socket> =
             sockets.iter().map(|socket| (socket.inode, socket.clone())).collect();
         self.receivers = seen(&self.receivers, &sockets, &waits);
-        room.used = room.used.saturating_sub(self.spinners);
+        limit.used = limit.used.saturating_sub(self.spinners);
         self.spinners = 0;
         // Sockets that poll already are counted first, so that new ones do not take their places.
         for epoll in &epolls {
             if epoll.params.as_ref().is_ok_and(|params| params.busy_poll_usecs > 0) {
-                self.charge(room, cost(epoll, &by_inode, &waits));
+                self.charge(limit, cost(epoll, &by_inode, &waits));
             }
         }
         for socket in sockets.iter().filter(|socket| socket.busy_poll > 0 && has_queue(socket)) {
-            self.charge(room, self.receivers_of(socket));
+            self.charge(limit, self.receivers_of(socket));
         }
         let mut rows = Vec::new();
         for socket in &sockets {
-            let mut row = self.socket(&around, socket, room)?;
+            let mut row = self.socket(&context, socket, limit)?;
             row.also = others.get(&socket.inode).cloned().unwrap_or_default();
             rows.push(row);
         }
         for epoll in &epolls {
-            rows.push(self.epoll(&around, epoll, &by_inode, room)?);
+            rows.push(self.epoll(&context, epoll, &by_inode, limit)?);
         }
         for ring in descriptors.iter().filter(|found| found.kind == Kind::Uring) {
             rows.push(uring(ring.fd));
         }
         rows.sort_by_key(|row| row.fd);
-        Ok(self.news(rows))
+        Ok(self.unreported(rows))
     }
 
     /// The rows that are new or differ from what was reported.
-    fn news(&mut self, rows: Vec<Row>) -> Vec<Row> {
-        let same = |row: &Row, told: &Row| {
+    fn unreported(&mut self, rows: Vec<Row>) -> Vec<Row> {
+        let same = |row: &Row, reported: &Row| {
             (&row.what, &row.local, &row.peer, row.now)
-                == (&told.what, &told.local, &told.peer, told.now)
+                == (&reported.what, &reported.local, &reported.peer, reported.now)
         };
-        let mut news = Vec::new();
-        let mut told = HashMap::new();
+        let mut unreported = Vec::new();
+        let mut reported = HashMap::new();
         for row in rows {
-            match self.told.remove(&row.fd) {
+            match self.reported.remove(&row.fd) {
                 Some(before) if same(&row, &before) => {
-                    told.insert(row.fd, before);
+                    reported.insert(row.fd, before);
                 }
                 _ => {
-                    told.insert(row.fd, row.clone());
-                    news.push(row);
+                    reported.insert(row.fd, row.clone());
+                    unreported.push(row);
                 }
             }
         }
-        self.told = told;
-        news
+        self.reported = reported;
+        unreported
     }
 
     fn epolls(&self, descriptors: &[Descriptor]) -> Result<Vec<Epoll>, AttachError> {
         let mut epolls = Vec::new();
         for found in descriptors.iter().filter(|found| found.kind == Kind::Epoll) {
-            epolls.extend(look::epoll(&self.process, found.fd)?);
+            epolls.extend(inspect::epoll(&self.process, found.fd)?);
         }
         Ok(epolls)
     }
@@ -177,7 +181,7 @@ impl Target {
     fn sockets(
         &mut self,
         descriptors: &[Descriptor],
-        around: &Around<'_>,
+        context: &Context<'_>,
     ) -> Result<(Vec<Socket>, HashMap<u64, Vec<RawFd>>), AttachError> {
         let mut sockets = Vec::new();
         let mut others: HashMap<u64, Vec<RawFd>> = HashMap::new();
@@ -192,10 +196,10 @@ impl Target {
             let known = self.settled.remove(&found.fd).filter(|socket| socket.inode == inode);
             // The program sets options too. A socket that will be changed is read again, so that the journal does not
             // record an old value as the current one.
-            let known = known.filter(|known| matches!(around.socket(known), Decision::Leave(_)));
+            let known = known.filter(|known| matches!(context.socket(known), Decision::Leave(_)));
             let socket = match known {
                 Some(known) => Some(known),
-                None => look::socket(&self.process, found.fd)?,
+                None => inspect::socket(&self.process, found.fd)?,
             };
             let Some(socket) = socket else { continue };
             if socket.info.listening || socket.info.peer.is_some() {
@@ -209,23 +213,23 @@ impl Target {
 
     fn socket(
         &mut self,
-        around: &Around<'_>,
+        context: &Context<'_>,
         socket: &Socket,
-        room: &mut Room,
+        limit: &mut SpinnerLimit,
     ) -> Result<Row, AttachError> {
         let was = State::of_socket(socket);
-        let receiving = around.waits.receive.get(&socket.fd).copied().unwrap_or(0);
+        let receiving = context.waits.receive.get(&socket.fd).copied().unwrap_or(0);
         let mut why = Vec::new();
         let mut now = was;
-        match around.socket(socket) {
+        match context.socket(socket) {
             Decision::Leave(reason) => why.push(reason),
-            Decision::Set(wish) => {
-                let more = socket.busy_poll == 0 && wish.busy_poll > 0;
+            Decision::Set(wanted) => {
+                let more = socket.busy_poll == 0 && wanted.busy_poll > 0;
                 let spins = if more { self.receivers_of(socket) } else { 0 };
-                if (more && room.most == 0) || !self.fits(room, spins) {
-                    why.push(room.full());
+                if (more && limit.most == 0) || !self.fits(limit, spins) {
+                    why.push(limit.full());
                 } else {
-                    match change::socket(&self.process, &mut self.journal, socket, wish)? {
+                    match change::socket(&self.process, &mut self.journal, socket, wanted)? {
                         Some(outcome) => {
                             now = outcome.now;
                             why.extend(outcome.why);
@@ -240,7 +244,7 @@ impl Target {
         }
         let device = self.devices.of(&self.process, socket);
         if now.busy_poll > Some(0) {
-            why.extend(around.warnings(socket, device == Some(Device::Gone)));
+            why.extend(context.warnings(socket, device == Some(Device::Gone)));
         }
         if let Some(known) = self.settled.get_mut(&socket.fd) {
             known.busy_poll = now.busy_poll.unwrap_or_default();
@@ -253,7 +257,7 @@ impl Target {
             local: socket.info.local.map(|a| a.to_string()),
             peer: socket.info.peer.map(|a| a.to_string()),
             watches: None,
-            waiting_threads: receiving + around.waits.poll.get(&socket.fd).copied().unwrap_or(0),
+            waiting_threads: receiving + context.waits.poll.get(&socket.fd).copied().unwrap_or(0),
             napi_id: socket.napi.map(|id| id.get()),
             device: device.and_then(Device::name),
             was,
@@ -265,27 +269,27 @@ impl Target {
 
     fn epoll(
         &mut self,
-        around: &Around<'_>,
+        context: &Context<'_>,
         epoll: &Epoll,
         sockets: &HashMap<u64, Socket>,
-        room: &mut Room,
+        limit: &mut SpinnerLimit,
     ) -> Result<Row, AttachError> {
         let was = epoll.params.as_ref().map_or(State::default(), |params| (*params).into());
         let mut now = was;
         let mut why = Vec::new();
-        match (&epoll.params, around.epoll(epoll, sockets)) {
+        match (&epoll.params, context.epoll(epoll, sockets)) {
             (Err(error), _) => why.push(error.clone()),
             (_, Decision::Leave(reason)) => why.push(reason),
-            (Ok(params), Decision::Set(wish)) if *params == wish => {
+            (Ok(params), Decision::Set(wanted)) if *params == wanted => {
                 why.push("already set".to_owned());
             }
-            (Ok(params), Decision::Set(wish)) => {
-                let more = params.busy_poll_usecs == 0 && wish.busy_poll_usecs > 0;
-                let spins = if more { cost(epoll, sockets, around.waits) } else { 0 };
-                if (more && room.most == 0) || !self.fits(room, spins) {
-                    why.push(room.full());
+            (Ok(params), Decision::Set(wanted)) => {
+                let more = params.busy_poll_usecs == 0 && wanted.busy_poll_usecs > 0;
+                let spins = if more { cost(epoll, sockets, context.waits) } else { 0 };
+                if (more && limit.most == 0) || !self.fits(limit, spins) {
+                    why.push(limit.full());
                 } else {
-                    match change::epoll(&self.process, &mut self.journal, epoll, *params, wish)? {
+                    match change::epoll(&self.process, &mut self.journal, epoll, *params, wanted)? {
                         Some(outcome) => {
                             now = outcome.now;
                             why.extend(outcome.why);
@@ -316,7 +320,7 @@ impl Target {
             local: None,
             peer: None,
             watches: Some(epoll.watches.iter().map(|watch| watch.fd).collect()),
-            waiting_threads: around.waits.epoll.get(&epoll.fd).copied().unwrap_or(0),
+            waiting_threads: context.waits.epoll.get(&epoll.fd).copied().unwrap_or(0),
             napi_id: queue.as_ref().map(|(id, _)| id.get()),
             device: queue.and_then(|(_, device)| device.name()),
             was,
@@ -346,18 +350,18 @@ impl Target {
     }
 
     /// Whether `spinners` more threads may spin; counts them if so.
-    fn fits(&mut self, room: &mut Room, spinners: usize) -> bool {
+    fn fits(&mut self, limit: &mut SpinnerLimit, spinners: usize) -> bool {
         let more = self.more(spinners);
-        let fits = more == 0 || room.used + more <= room.most;
+        let fits = more == 0 || limit.used + more <= limit.most;
         if fits {
-            self.charge(room, more);
+            self.charge(limit, more);
         }
         fits
     }
 
-    fn charge(&mut self, room: &mut Room, spinners: usize) {
+    fn charge(&mut self, limit: &mut SpinnerLimit, spinners: usize) {
         let more = self.more(spinners);
-        room.used += more;
+        limit.used += more;
         self.spinners += more;
     }
 
@@ -367,12 +371,12 @@ impl Target {
     }
 }
 
-impl Room {
+impl SpinnerLimit {
     /// The limit of the policy, or else the number of CPUs of the process.
     pub fn for_process(policy: &Policy, process: &Process) -> Self {
         let cpus = || process.allowed_cpus().map_or(1, |cpus| cpus.len());
         let most = policy.max_spinning_threads.map_or_else(cpus, |most| most as usize);
-        Room { most, used: 0 }
+        SpinnerLimit { most, used: 0 }
     }
 
     fn full(&self) -> String {

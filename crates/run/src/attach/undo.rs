@@ -10,9 +10,9 @@ use busypoll_linux::process::{self, Kind, Process};
 use busypoll_linux::{EpollParams, Error, epoll, sockopt};
 
 use super::change::{budget, same, set, take_socket};
-use super::entry::{self, Change, Entry, Params, SocketOption, marks};
+use super::entry::{self, Change, Entry, Params, SocketOption, watch_ids};
 use super::error::AttachError;
-use super::look;
+use super::inspect;
 
 /// The result of undoing one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,10 +59,10 @@ pub(super) fn undo(
         let mut settings: Vec<(&Entry, Undone)> = Vec::new();
         for entry in journal.entries().iter().rev() {
             let process = process.as_ref().filter(|_| own.as_ref() == Some(&name));
-            let undone = one(process, &mut holders, entry)
+            let undone = undo_entry(process, &mut holders, entry)
                 .unwrap_or_else(|error| Undone::Failed(error.to_string()));
             // A setting that was changed several times is restored step by step; only the last step is reported.
-            match settings.iter_mut().find(|(newer, _)| newer.is_about(entry)) {
+            match settings.iter_mut().find(|(newer, _)| newer.is_same_setting(entry)) {
                 Some(_) if matches!(undone, Undone::Left(_)) => {}
                 Some((_, told)) => *told = undone,
                 None => settings.push((entry, undone)),
@@ -92,7 +92,11 @@ fn names_of(pid: u32, dir: &Path) -> Vec<String> {
     entries.filter_map(name).filter(|name| name.starts_with(&prefix)).collect()
 }
 
-fn one(process: Option<&Process>, holders: &mut Holders, entry: &Entry) -> Result<Undone, Error> {
+fn undo_entry(
+    process: Option<&Process>,
+    holders: &mut Holders,
+    entry: &Entry,
+) -> Result<Undone, Error> {
     match &entry.change {
         Change::Socket { cookie, inode, option, before, after } => {
             let name = option.name();
@@ -118,12 +122,12 @@ fn one(process: Option<&Process>, holders: &mut Holders, entry: &Entry) -> Resul
         Change::Epoll { watches, before, after } => {
             let gone = || Ok(Undone::Left("the epoll instance is closed".to_owned()));
             let Some(process) = process else { return gone() };
-            let found = match look::take_epoll(process, entry.fd) {
+            let found = match inspect::take_epoll(process, entry.fd) {
                 Err(Error::NoProcess { .. }) => None,
                 found => found?,
             };
             let Some((taken, now)) = found else { return gone() };
-            if !same(watches, &marks(&now)) {
+            if !same(watches, &watch_ids(&now)) {
                 return Ok(Undone::Left(
                     "the epoll instance watches nothing it did: it may be another".to_owned(),
                 ));

@@ -8,11 +8,11 @@ use busypoll_linux::link::Links;
 use busypoll_stack::firewall;
 use busypoll_stack::nic::xdp::{Error, Holding};
 
-use super::presence::Presence;
+use super::link_watch::LinkWatch;
 
 /// How long to wait for another owner to release the interface: the guard of a run that has just ended releases it a
 /// moment later, and the next run must not fail for that.
-const LETTING_GO: Duration = Duration::from_millis(500);
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The interface of a run.
 pub(super) struct Interface {
@@ -21,7 +21,7 @@ pub(super) struct Interface {
     /// Its index, once it has been held; 0: unknown.
     index: u32,
     held: Option<Holding>,
-    presence: Option<Presence>,
+    link_watch: Option<LinkWatch>,
 }
 
 /// Why it is not available.
@@ -35,7 +35,7 @@ pub(super) enum Refusal {
 
 impl Interface {
     pub(super) fn new(device: &str, bypass_firewall: bool) -> Self {
-        Self { device: device.to_owned(), bypass_firewall, index: 0, held: None, presence: None }
+        Self { device: device.to_owned(), bypass_firewall, index: 0, held: None, link_watch: None }
     }
 
     /// Takes the interface, unless it is held already.
@@ -44,11 +44,11 @@ impl Interface {
             Some(held) => held,
             None => {
                 self.check_firewall()?;
-                let held = Holding::take(&self.device, true, LETTING_GO);
+                let held = Holding::take(&self.device, true, RELEASE_TIMEOUT);
                 let held = held.map_err(Refusal::System)?;
                 let link = Links::open().and_then(|mut links| links.get(&self.device));
                 self.index = link.map_or(0, |link| link.ifindex);
-                self.presence = Presence::watch(self.index).ok();
+                self.link_watch = LinkWatch::watch(self.index).ok();
                 held
             }
         };
@@ -66,19 +66,19 @@ impl Interface {
     }
 
     /// Its link watch, while it is held and exists.
-    pub(super) fn presence(&self) -> Option<&Presence> {
-        self.presence.as_ref()
+    pub(super) fn link_watch(&self) -> Option<&LinkWatch> {
+        self.link_watch.as_ref()
     }
 
     /// Whether the interface has gone since the last call.
-    pub(super) fn has_ended(&mut self) -> bool {
-        self.presence.take_if(|presence| presence.has_ended()).is_some()
+    pub(super) fn is_gone(&mut self) -> bool {
+        self.link_watch.take_if(|link_watch| link_watch.is_gone()).is_some()
     }
 
     /// Returns the interface to the kernel.
     pub(super) fn release(&mut self) {
         self.held = None;
-        self.presence = None;
+        self.link_watch = None;
     }
 
     fn check_firewall(&self) -> Result<(), Refusal> {

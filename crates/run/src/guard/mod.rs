@@ -5,9 +5,9 @@
 //! |---|---|
 //! | `serve` | requests, the owner of the interface, and what happens when the owner has gone |
 //! | `interface` | taking the interface, and what prevents it |
-//! | `presence` | whether the interface is still there |
+//! | `link_watch` | whether the interface is still there |
 //! | `reset` | resetting the connections of a program that is gone |
-//! | `kin` | whether any process of the run is left |
+//! | `liveness` | whether any process of the run is left |
 //!
 //! The interface is taken when a process of the run first needs it, so a program that opens no socket changes nothing.
 //! That process gets what it needs to drive the queues ([`busypoll_stack::lease`]), and keeps in shared memory what the
@@ -18,8 +18,8 @@
 //! as well, notices, and goes on. If that process is then killed too, its peers get no reset.
 
 mod interface;
-mod kin;
-mod presence;
+mod link_watch;
+mod liveness;
 mod reset;
 mod serve;
 
@@ -35,7 +35,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use self::interface::Interface;
 use self::serve::Guard;
-use crate::apart;
+use crate::daemonize;
 
 /// The prefix of the abstract socket names of guards.
 pub const NAME: &str = "busypoll/guard/";
@@ -47,8 +47,8 @@ pub const NAME: &str = "busypoll/guard/";
 /// Those of the system; one line that says why the interface is not available.
 pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
     let name = format!("{NAME}{:016x}", random()?);
-    let word = format!("{:016x}", random()?);
-    let address = format!("{name}/{word}");
+    let secret = format!("{:016x}", random()?);
+    let address = format!("{name}/{secret}");
     let listener = lease::listen(&name)?;
     let program = pidfd_open(getpid(), PidfdFlags::empty())?;
     let (result, answer) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -57,10 +57,10 @@ pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
     }
     let interface = Interface::new(device, launch.bypass_firewall);
     let (strict, run) = (launch.strict, address.clone());
-    apart::leave_behind(move || {
-        apart::only_keep(&[listener.as_fd(), program.as_fd(), answer.as_fd()]);
-        apart::fall_silent();
-        let mut guard = Guard { listener, word, program, interface, address: run };
+    daemonize::spawn(move || {
+        daemonize::close_all_but(&[listener.as_fd(), program.as_fd(), answer.as_fd()]);
+        daemonize::close_stderr();
+        let mut guard = Guard { listener, secret, program, interface, address: run };
         let refusal = if strict { guard.interface.take().err() } else { None };
         let refused = refusal.map_or_else(String::new, |why| why.to_string());
         // If the launcher is gone, nothing reads the answer.

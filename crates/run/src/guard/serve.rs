@@ -13,34 +13,34 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
 
 use super::interface::{Interface, Refusal};
-use super::{kin, reset};
+use super::{liveness, reset};
 
 /// When the resets are repeated: some peers answer an unexpected segment only twice a second (`tcp_invalid_ratelimit`
 /// of Linux).
-const AGAIN: Duration = Duration::from_millis(600);
+const REPEAT_AFTER: Duration = Duration::from_millis(600);
 
 /// How often the guard checks whether any process of the run is left, once the program has gone.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How soon it checks again if there was none: a process has no environment for a moment during execve.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The most connections without a request: from this user and root together, and from all others. A further one
 /// replaces the oldest, which has had time to send its request.
-const SILENT: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// How long a connection may stay without a request.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// When accept is tried again after it failed for lack of descriptors.
-const NO_ROOM: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The state of a guard.
 pub(super) struct Guard {
     /// Where processes of the run connect.
     pub(super) listener: OwnedFd,
     /// The secret that shows that a process is of the run.
-    pub(super) word: String,
+    pub(super) secret: String,
     /// The program's pidfd.
     pub(super) program: OwnedFd,
     pub(super) interface: Interface,
@@ -58,10 +58,10 @@ struct Owner {
 }
 
 /// A connection that has not sent its request yet.
-struct Asker {
+struct PendingConnection {
     connection: OwnedFd,
     /// Neither of this user nor of root. A process of the run can be one, if it has dropped its privileges.
-    stranger: bool,
+    untrusted: bool,
     until: Instant,
 }
 
@@ -70,93 +70,99 @@ struct Asker {
 struct Watched {
     owner: Option<Owner>,
     /// The oldest first.
-    asking: Vec<Asker>,
+    waiting: Vec<PendingConnection>,
     /// accept failed for lack of descriptors, so polling the listener is of no use.
-    no_room: bool,
+    accept_failed: bool,
     /// Connections whose resets are to be repeated.
-    again: Option<(Instant, Vec<Listed>)>,
+    repeat: Option<(Instant, Vec<Listed>)>,
 }
 
 impl Guard {
     /// Runs until no process of the run is left.
     pub(super) fn serve(mut self) {
         let mut watched = Watched::default();
-        let (mut program_has_gone, mut look) = (false, LOOK);
+        let (mut program_has_gone, mut interval) = (false, CHECK_INTERVAL);
         loop {
-            program_has_gone = self.wait(&watched, program_has_gone.then_some(look));
-            self.see_to_interface(&watched);
-            self.see_to_owner(&mut watched);
-            self.see_to_again(&mut watched);
+            program_has_gone = self.wait(&watched, program_has_gone.then_some(interval));
+            self.check_interface(&watched);
+            self.check_owner(&mut watched);
+            self.repeat_resets(&mut watched);
             if let Some(held) = self.interface.held() {
                 held.dismiss_askers();
             }
-            self.see_to_askers(&mut watched);
-            let idle = watched.owner.is_none() && watched.again.is_none();
-            let is_alone = program_has_gone && idle && !kin::is_left(&self.address);
-            if is_alone && look == LOOK_AGAIN {
+            self.handle_connections(&mut watched);
+            let idle = watched.owner.is_none() && watched.repeat.is_none();
+            let is_alone = program_has_gone && idle && !liveness::any_process_left(&self.address);
+            if is_alone && interval == RECHECK_INTERVAL {
                 return;
             }
-            look = if is_alone { LOOK_AGAIN } else { LOOK };
+            interval = if is_alone { RECHECK_INTERVAL } else { CHECK_INTERVAL };
         }
     }
 
-    /// Waits for an event, or for the time `look` if the program has gone; returns whether it has.
-    fn wait(&self, watched: &Watched, look: Option<Duration>) -> bool {
+    /// Waits for an event, or for the time `interval` if the program has gone; returns whether it has.
+    fn wait(&self, watched: &Watched, interval: Option<Duration>) -> bool {
         let mut fds = Vec::new();
-        if !watched.no_room {
+        if !watched.accept_failed {
             fds.push(self.listener.as_fd());
             fds.extend(self.interface.held().map(AsFd::as_fd));
-            fds.extend(self.interface.presence().map(AsFd::as_fd));
+            fds.extend(self.interface.link_watch().map(AsFd::as_fd));
         }
         // Its pidfd stays readable once it has gone.
-        fds.extend(look.is_none().then_some(self.program.as_fd()));
+        fds.extend(interval.is_none().then_some(self.program.as_fd()));
         if let Some(owner) = &watched.owner {
             fds.push(owner.connection.as_fd());
             fds.extend(owner.process.as_ref().map(AsFd::as_fd));
         }
-        fds.extend(watched.asking.iter().map(|asker| asker.connection.as_fd()));
-        let again = watched.again.as_ref().map(|(at, _)| *at);
-        let due = again.into_iter().chain(watched.asking.iter().map(|asker| asker.until)).min();
+        fds.extend(watched.waiting.iter().map(|pending| pending.connection.as_fd()));
+        let repeat = watched.repeat.as_ref().map(|(at, _)| *at);
+        let due =
+            repeat.into_iter().chain(watched.waiting.iter().map(|pending| pending.until)).min();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
-        let room = watched.no_room.then_some(NO_ROOM);
-        let look = look.filter(|_| watched.owner.is_none());
-        let limit = due.into_iter().chain(look).chain(room).min();
+        let room = watched.accept_failed.then_some(ACCEPT_RETRY);
+        let interval = interval.filter(|_| watched.owner.is_none());
+        let limit = due.into_iter().chain(interval).chain(room).min();
         poll_for(&fds, limit);
         is_readable(self.program.as_fd())
     }
 
     /// Accepts connections, and answers those that have sent a request. Any user of this machine may connect, any
     /// number of times.
-    fn see_to_askers(&mut self, watched: &mut Watched) {
-        watched.no_room = false;
+    fn handle_connections(&mut self, watched: &mut Watched) {
+        watched.accept_failed = false;
         let now = Instant::now();
-        for _ in 0..SILENT {
+        for _ in 0..MAX_WAITING {
             match lease::accept(self.listener.as_fd()) {
                 Ok(connection) => {
                     let user = lease::peer(connection.as_fd()).ok().map(|(_, user)| user);
-                    let stranger = !user.is_some_and(is_trusted);
-                    watched.asking.push(Asker { connection, stranger, until: now + PATIENCE });
+                    let untrusted = !user.is_some_and(is_trusted);
+                    watched.waiting.push(PendingConnection {
+                        connection,
+                        untrusted,
+                        until: now + REQUEST_TIMEOUT,
+                    });
                 }
                 Err(error) => {
-                    watched.no_room = error.kind() != io::ErrorKind::WouldBlock;
+                    watched.accept_failed = error.kind() != io::ErrorKind::WouldBlock;
                     break;
                 }
             }
         }
-        for asker in std::mem::take(&mut watched.asking) {
-            match lease::asked(&asker.connection) {
-                Ok(Some(request)) => self.answer(asker.connection, &request, &mut watched.owner),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && asker.until > now => {
-                    watched.asking.push(asker);
+        for pending in std::mem::take(&mut watched.waiting) {
+            match lease::asked(&pending.connection) {
+                Ok(Some(request)) => self.answer(pending.connection, &request, &mut watched.owner),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && pending.until > now => {
+                    watched.waiting.push(pending);
                 }
                 _ => {}
             }
         }
-        for stranger in [true, false] {
-            let silent = watched.asking.iter().filter(|asker| asker.stranger == stranger).count();
-            let mut too_many = silent.saturating_sub(SILENT);
-            watched.asking.retain(|asker| {
-                let goes = asker.stranger == stranger && too_many > 0;
+        for untrusted in [true, false] {
+            let count =
+                watched.waiting.iter().filter(|pending| pending.untrusted == untrusted).count();
+            let mut too_many = count.saturating_sub(MAX_WAITING);
+            watched.waiting.retain(|pending| {
+                let goes = pending.untrusted == untrusted && too_many > 0;
                 too_many -= usize::from(goes);
                 !goes
             });
@@ -165,8 +171,8 @@ impl Guard {
 
     /// Tells the owner that the interface is gone. The next process that needs one takes the interface that exists
     /// then.
-    fn see_to_interface(&mut self, watched: &Watched) {
-        if !self.interface.has_ended() {
+    fn check_interface(&mut self, watched: &Watched) {
+        if !self.interface.is_gone() {
             return;
         }
         match &watched.owner {
@@ -177,7 +183,7 @@ impl Guard {
     }
 
     /// Takes the interface back from an owner that has gone.
-    fn see_to_owner(&mut self, watched: &mut Watched) {
+    fn check_owner(&mut self, watched: &mut Watched) {
         let Some(owner) = &watched.owner else { return };
         // The process has ended, or its exec has closed the connection.
         let process = owner.process.as_ref().is_some_and(|process| is_readable(process.as_fd()));
@@ -190,12 +196,12 @@ impl Guard {
         lines.retain(Listed::is_live);
         reset::all(&lines, self.interface.index());
         watched.owner = None;
-        watched.again =
-            Some((Instant::now() + AGAIN, lines)).filter(|(_, lines)| !lines.is_empty());
+        watched.repeat =
+            Some((Instant::now() + REPEAT_AFTER, lines)).filter(|(_, lines)| !lines.is_empty());
     }
 
-    fn see_to_again(&self, watched: &mut Watched) {
-        if let Some((_, lines)) = watched.again.take_if(|(at, _)| *at <= Instant::now()) {
+    fn repeat_resets(&self, watched: &mut Watched) {
+        if let Some((_, lines)) = watched.repeat.take_if(|(at, _)| *at <= Instant::now()) {
             reset::all(&lines, self.interface.index());
         }
     }
@@ -209,7 +215,7 @@ impl Guard {
                     let _ = lease::answer_listed(&connection, owner.pid, &owner.ledger);
                 }
             }
-            Request::Claim(word) | Request::Repair(word, ..) if *word != self.word => {}
+            Request::Claim(secret) | Request::Repair(secret, ..) if *secret != self.secret => {}
             Request::Repair(_, how, socket) => {
                 // No answer means that it failed.
                 if busypoll_stack::repair(socket.as_raw_fd(), *how).is_ok() {

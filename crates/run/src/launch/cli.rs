@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use busypoll_policy::text::nearest;
 use busypoll_policy::{Launch, Plane, Policy, Profile, say, units};
 
-use super::start::names_the_stack;
+use super::start::uses_stack_plane;
 use super::{LaunchError, execute, execute_child};
 
 /// Runs a program unchanged, with sockets that busy poll.
@@ -73,7 +73,7 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     let defaults = &mut launch.policy.defaults;
     defaults.plane = args.plane.unwrap_or(defaults.plane);
     defaults.busy_poll = args.busy_poll.unwrap_or(defaults.busy_poll);
-    if !names_the_stack(&launch.policy) {
+    if !uses_stack_plane(&launch.policy) {
         let without = [("--dev", args.dev.is_some()), ("--bypass-firewall", args.bypass_firewall)];
         if let Some((option, _)) = without.into_iter().find(|(_, given)| *given) {
             return Err(LaunchError::NoStack(option));

@@ -7,14 +7,14 @@ use busypoll_linux::link::Links;
 use busypoll_policy::{Launch, Names, say};
 
 use super::LaunchError;
-use super::start::{names_the_stack, say_or_refuse};
+use super::start::{report_or_refuse, uses_stack_plane};
 
 /// Chooses the interface of the stack plane, if `program` or a program it may start can have sockets on it.
 ///
 /// # Errors
 /// The given interface does not exist; or none was given, `program` needs one, and there is not exactly one candidate.
-pub(super) fn settle(launch: &mut Launch, program: &Path) -> Result<(), LaunchError> {
-    if !names_the_stack(&launch.policy) {
+pub(super) fn choose(launch: &mut Launch, program: &Path) -> Result<(), LaunchError> {
+    if !uses_stack_plane(&launch.policy) {
         return Ok(());
     }
     let executable = fs::canonicalize(program).unwrap_or_default();
@@ -27,7 +27,7 @@ pub(super) fn settle(launch: &mut Launch, program: &Path) -> Result<(), LaunchEr
         if link.loopback {
             let what =
                 format!("--dev {named}: loopback has no queue; nothing on it is accelerated");
-            say_or_refuse(launch, what)?;
+            report_or_refuse(launch, what)?;
         }
         return Ok(());
     }
@@ -38,9 +38,9 @@ pub(super) fn settle(launch: &mut Launch, program: &Path) -> Result<(), LaunchEr
             able.push(link.name);
         }
     }
-    match only(able) {
+    match only_candidate(able) {
         Ok(one) => launch.dev = Some(one),
-        Err(why) if names_the_stack(&own) => return Err(why),
+        Err(why) if uses_stack_plane(&own) => return Err(why),
         // It may never start such a program.
         Err(why) => {
             say(format!("{why}; programs that a rule puts on the stack plane stay with the kernel"))
@@ -50,7 +50,7 @@ pub(super) fn settle(launch: &mut Launch, program: &Path) -> Result<(), LaunchEr
 }
 
 /// The only one of these interfaces.
-fn only(mut able: Vec<String>) -> Result<String, LaunchError> {
+fn only_candidate(mut able: Vec<String>) -> Result<String, LaunchError> {
     match (able.pop(), able.is_empty()) {
         (Some(one), true) => Ok(one),
         (Some(last), false) => {
@@ -71,7 +71,8 @@ mod tests {
     #[test]
     fn one_interface_needs_no_name() {
         let able = |names: &[&str]| {
-            only(names.iter().map(|name| (*name).to_owned()).collect()).map_err(|e| e.to_string())
+            only_candidate(names.iter().map(|name| (*name).to_owned()).collect())
+                .map_err(|e| e.to_string())
         };
         assert_eq!(able(&["eth0"]).unwrap(), "eth0");
         assert_eq!(

@@ -6,20 +6,20 @@
 //! | `program` | what kind of program it is: found, executable, dynamic, static, privileged |
 //! | `library` | where the preload library is |
 //! | `device` | the interface of the stack plane |
-//! | `able` | what this kernel and this user allow |
+//! | `capabilities` | what this kernel and this user allow |
 //! | `shared` | the memory in which the processes of a user's runs count their spinners |
 //! | `start` | the environment, and the exec |
-//! | `given` | inherited settings that Rust's start-up changes |
+//! | `inherited_settings` | inherited settings that Rust's start-up changes |
 //! | `supervise` | the supervisor of programs that cannot be preloaded |
 //!
 //! On the kernel plane this process **becomes** the program by exec, so signals, job control and
 //! the exit status need no forwarding.
 
-mod able;
+mod capabilities;
 pub mod cli;
 mod device;
 mod error;
-mod given;
+mod inherited_settings;
 mod library;
 mod program;
 mod shared;

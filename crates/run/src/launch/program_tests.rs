@@ -56,7 +56,7 @@ fn write(name: &str, bytes: &[u8], mode: u32) -> PathBuf {
 }
 
 #[test]
-fn a_loader_that_is_not_there_is_named() {
+fn a_missing_loader_is_named() {
     let missing = |name: &str, loader: &[u8]| {
         let path = elf(name, MACHINE, &[(PT_INTERP, loader)]);
         let missing = executable::missing(&CString::new(path.as_os_str().as_bytes()).unwrap());
@@ -68,7 +68,7 @@ fn a_loader_that_is_not_there_is_named() {
 }
 
 #[test]
-fn what_no_library_sees_is_told_apart() {
+fn programs_that_cannot_be_preloaded_are_recognised() {
     let glibc: (u32, &[u8]) = (PT_INTERP, b"/lib64/ld-linux-x86-64.so.2\0");
     let go: (u32, &[u8]) = (PT_NOTE, b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0id");
     for (name, machine, headers, wanted) in [
@@ -96,7 +96,7 @@ fn what_no_library_sees_is_told_apart() {
 }
 
 #[test]
-fn spoilt_files_are_left_to_the_kernel() {
+fn invalid_files_are_left_to_the_kernel() {
     for (name, bytes) in
         [("empty", &b""[..]), ("short", b"\x7fELF\x02"), ("text", b"hello"), ("nowhere", b"#!")]
     {

@@ -11,7 +11,7 @@ use busypoll_linux::executable;
 use busypoll_policy::{Launch, Plane, Policy, say};
 
 use super::program::{Kind, Program, Reach, Why};
-use super::{LaunchError, able, device, given, library, shared, supervise};
+use super::{LaunchError, capabilities, device, inherited_settings, library, shared, supervise};
 use crate::guard;
 
 /// Executes the program `command[0]` with the arguments that follow it, and `argv0` if given.
@@ -24,10 +24,10 @@ pub fn execute(
     argv0: Option<&OsStr>,
 ) -> Result<Infallible, LaunchError> {
     let (program, name, arguments) = find(command)?;
-    device::settle(&mut launch, &program.path)?;
-    let missing = able::missing(&launch.policy);
+    device::choose(&mut launch, &program.path)?;
+    let missing = capabilities::missing(&launch.policy);
     if !missing.is_empty() {
-        say_or_refuse(&launch, format!("not available here: {}", missing.join("; ")))?;
+        report_or_refuse(&launch, format!("not available here: {}", missing.join("; ")))?;
     }
     launch.command =
         env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
@@ -51,7 +51,7 @@ pub fn execute(
         preload.push(theirs);
     }
     let environment = [("LD_PRELOAD", preload), (Launch::ENV, launch.to_env().into())];
-    Err(become_it(program, arguments, argv0.unwrap_or(name), &environment))
+    Err(exec_program(program, arguments, argv0.unwrap_or(name), &environment))
 }
 
 /// Executes a program that a process of a run starts and that cannot be preloaded.
@@ -69,7 +69,7 @@ pub fn execute_child(
         reach(&mut launch, &program)?;
         environment.push((Launch::ENV, launch.to_env().into()));
     }
-    Err(become_it(program, arguments, argv0.unwrap_or(name), &environment))
+    Err(exec_program(program, arguments, argv0.unwrap_or(name), &environment))
 }
 
 /// The program of a command, its name there, and its arguments.
@@ -87,23 +87,23 @@ fn reach(launch: &mut Launch, program: &Program) -> Result<(), LaunchError> {
         Reach::Preload => Ok(()),
         Reach::Raw(_) if launch.policy.defaults.plane == Plane::Kernel => {
             match supervise::begin(launch) {
-                Ok(gave_up_rights) => {
+                Ok(no_new_privs) => {
                     launch.command = None;
-                    if gave_up_rights {
-                        say(without_rights(path));
+                    if no_new_privs {
+                        say(no_new_privs_notice(path));
                     }
                     Ok(())
                 }
-                Err(error) => say_or_refuse(launch, unsupervised(path, &error)),
+                Err(error) => report_or_refuse(launch, unsupervised(path, &error)),
             }
         }
-        Reach::Raw(kind) => say_or_refuse(launch, beyond_preload(path, kind)),
-        Reach::Out(why) => say_or_refuse(launch, out_of_reach(path, why)),
+        Reach::Raw(kind) => report_or_refuse(launch, not_preloadable(path, kind)),
+        Reach::Out(why) => report_or_refuse(launch, out_of_reach(path, why)),
     }
 }
 
 /// Executes the program with these variables set, as execvp(3) does. Returns what prevented it.
-fn become_it(
+fn exec_program(
     program: Program,
     arguments: &[OsString],
     argv0: &OsStr,
@@ -136,17 +136,17 @@ fn missing(path: &Path) -> Option<PathBuf> {
 
 /// The interface, if sockets of the program may be on the stack plane.
 fn stack_device(launch: &Launch) -> Option<String> {
-    launch.dev.clone().filter(|_| names_the_stack(&launch.policy))
+    launch.dev.clone().filter(|_| uses_stack_plane(&launch.policy))
 }
 
 /// Whether any socket at all may be on the stack plane.
-pub(super) fn names_the_stack(policy: &Policy) -> bool {
+pub(super) fn uses_stack_plane(policy: &Policy) -> bool {
     let of_rules = policy.rules.iter().filter_map(|rule| rule.change.plane);
     of_rules.chain([policy.defaults.plane]).any(|plane| plane == Plane::Stack)
 }
 
 /// Reports in one line what is not accelerated; with `--strict` returns it as an error.
-pub(super) fn say_or_refuse(launch: &Launch, what: String) -> Result<(), LaunchError> {
+pub(super) fn report_or_refuse(launch: &Launch, what: String) -> Result<(), LaunchError> {
     if launch.strict {
         return Err(LaunchError::Strict(what));
     }
@@ -154,7 +154,7 @@ pub(super) fn say_or_refuse(launch: &Launch, what: String) -> Result<(), LaunchE
     Ok(())
 }
 
-fn beyond_preload(path: &Path, kind: Kind) -> String {
+fn not_preloadable(path: &Path, kind: Kind) -> String {
     let how = match kind {
         Kind::Static => "is statically linked",
         Kind::Go => "is a Go program, which makes system calls without the C library",
@@ -163,7 +163,7 @@ fn beyond_preload(path: &Path, kind: Kind) -> String {
     format!("{} {how}: no library sees its sockets", path.display())
 }
 
-fn without_rights(path: &Path) -> String {
+fn no_new_privs_notice(path: &Path) -> String {
     format!(
         "{}: supervised, which needs no_new_privs without CAP_SYS_ADMIN: setuid programs that it starts (sudo, \
          ping) run without their privileges",
@@ -219,7 +219,7 @@ fn exec(path: &Path, argv: &[&OsStr], set: &[(&str, OsString)]) -> io::Error {
         strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
     };
     let (argv, environment) = (pointers(&argv), pointers(&environment));
-    given::restore();
+    inherited_settings::restore();
     // SAFETY: a plain call; the strings and the arrays, which end with a null pointer, outlive it.
     unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()

@@ -23,7 +23,7 @@ const fn argument(index: u32) -> u32 {
 }
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-const TELL: u32 = libc::SECCOMP_RET_USER_NOTIF;
+const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
 /// The size of `sockaddr_un`: by it connections to local services are recognised.
 const UNIX_ADDRESS: u32 = size_of::<libc::sockaddr_un>() as u32;
@@ -47,13 +47,13 @@ fn answer(k: u32) -> sock_filter {
 
 fn program() -> Vec<sock_filter> {
     let number = |n: libc::c_long| n as u32;
-    let mut tell_always = vec![number(libc::SYS_epoll_create1), number(libc::SYS_listen)];
+    let mut notify_always = vec![number(libc::SYS_epoll_create1), number(libc::SYS_listen)];
     #[cfg(target_arch = "x86_64")]
-    tell_always.push(number(libc::SYS_epoll_create));
+    notify_always.push(number(libc::SYS_epoll_create));
 
     let mut program = vec![load(ARCHITECTURE), equal(ARCH, 1, 0), answer(ALLOW), load(NUMBER)];
-    for call in tell_always {
-        program.extend([equal(call, 0, 1), answer(TELL)]);
+    for call in notify_always {
+        program.extend([equal(call, 0, 1), answer(NOTIFY)]);
     }
     // Calls with addresses, except those of local services.
     for call in [number(libc::SYS_bind), number(libc::SYS_connect)] {
@@ -62,7 +62,7 @@ fn program() -> Vec<sock_filter> {
             load(argument(2)),
             equal(UNIX_ADDRESS, 0, 1),
             answer(ALLOW),
-            answer(TELL),
+            answer(NOTIFY),
         ]);
     }
     // The program sets the polling of a socket itself.
@@ -72,7 +72,7 @@ fn program() -> Vec<sock_filter> {
         equal(libc::SOL_SOCKET as u32, 0, 3),
         load(argument(2)),
         equal(libc::SO_BUSY_POLL as u32, 0, 1),
-        answer(TELL),
+        answer(NOTIFY),
         answer(ALLOW),
     ]);
     // Datagram sockets, which may never get an address.
@@ -84,7 +84,7 @@ fn program() -> Vec<sock_filter> {
         load(argument(1)),
         and(0xf),
         equal(libc::SOCK_DGRAM as u32, 0, 1),
-        answer(TELL),
+        answer(NOTIFY),
         answer(ALLOW),
     ]);
     program
@@ -115,8 +115,8 @@ pub(super) fn install() -> io::Result<(OwnedFd, bool)> {
         if failed_by(fd, libc::EINVAL) { apply_with(listen) } else { fd }
     };
     let mut fd = apply();
-    let promise = failed_by(fd, libc::EACCES);
-    if promise {
+    let no_new_privs = failed_by(fd, libc::EACCES);
+    if no_new_privs {
         // SAFETY: sets a flag of this thread.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         fd = apply();
@@ -126,7 +126,7 @@ pub(super) fn install() -> io::Result<(OwnedFd, bool)> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a new descriptor, close-on-exec, that nothing else uses.
-    Ok((unsafe { OwnedFd::from_raw_fd(fd) }, promise))
+    Ok((unsafe { OwnedFd::from_raw_fd(fd) }, no_new_privs))
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     /// The filter's result for a call, by interpreting it.
-    fn says(arch: u32, number: libc::c_long, arguments: [u32; 3]) -> u32 {
+    fn result_of(arch: u32, number: libc::c_long, arguments: [u32; 3]) -> u32 {
         let mut data = [0_u32; 16];
         data[0] = number as u32;
         data[1] = arch;
@@ -159,30 +159,35 @@ mod tests {
     }
 
     #[test]
-    fn few_calls_are_told_of() {
-        let socket =
-            |family: i32, kind: i32| says(ARCH, libc::SYS_socket, [family as u32, kind as u32, 0]);
+    fn the_supervisor_is_notified_of_few_calls() {
+        let socket = |family: i32, kind: i32| {
+            result_of(ARCH, libc::SYS_socket, [family as u32, kind as u32, 0])
+        };
         let dgram = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        assert_eq!(socket(libc::AF_INET, dgram), TELL);
-        assert_eq!(socket(libc::AF_INET6, libc::SOCK_DGRAM), TELL);
+        assert_eq!(socket(libc::AF_INET, dgram), NOTIFY);
+        assert_eq!(socket(libc::AF_INET6, libc::SOCK_DGRAM), NOTIFY);
         assert_eq!(socket(libc::AF_INET, libc::SOCK_STREAM), ALLOW);
         assert_eq!(socket(libc::AF_UNIX, libc::SOCK_DGRAM), ALLOW);
-        assert_eq!(says(ARCH, libc::SYS_epoll_create1, [0; 3]), TELL);
-        assert_eq!(says(ARCH, libc::SYS_listen, [3, 8, 0]), TELL);
+        assert_eq!(result_of(ARCH, libc::SYS_epoll_create1, [0; 3]), NOTIFY);
+        assert_eq!(result_of(ARCH, libc::SYS_listen, [3, 8, 0]), NOTIFY);
         for call in [libc::SYS_bind, libc::SYS_connect] {
-            assert_eq!(says(ARCH, call, [3, 0, 16]), TELL);
-            assert_eq!(says(ARCH, call, [3, 0, 28]), TELL);
-            assert_eq!(says(ARCH, call, [3, 0, 110]), ALLOW);
+            assert_eq!(result_of(ARCH, call, [3, 0, 16]), NOTIFY);
+            assert_eq!(result_of(ARCH, call, [3, 0, 28]), NOTIFY);
+            assert_eq!(result_of(ARCH, call, [3, 0, 110]), ALLOW);
         }
         let option = |level: i32, name: i32| {
-            says(ARCH, libc::SYS_setsockopt, [3, level as u32, name as u32])
+            result_of(ARCH, libc::SYS_setsockopt, [3, level as u32, name as u32])
         };
-        assert_eq!(option(libc::SOL_SOCKET, libc::SO_BUSY_POLL), TELL);
+        assert_eq!(option(libc::SOL_SOCKET, libc::SO_BUSY_POLL), NOTIFY);
         assert_eq!(option(libc::SOL_SOCKET, libc::SO_REUSEADDR), ALLOW);
         assert_eq!(option(libc::IPPROTO_IP, libc::SO_BUSY_POLL), ALLOW);
         for call in [libc::SYS_read, libc::SYS_recvfrom, libc::SYS_epoll_pwait, libc::SYS_close] {
-            assert_eq!(says(ARCH, call, [3, 0, 16]), ALLOW);
+            assert_eq!(result_of(ARCH, call, [3, 0, 16]), ALLOW);
         }
-        assert_eq!(says(0x4000_0003, libc::SYS_listen, [0; 3]), ALLOW, "of another architecture");
+        assert_eq!(
+            result_of(0x4000_0003, libc::SYS_listen, [0; 3]),
+            ALLOW,
+            "of another architecture"
+        );
     }
 }

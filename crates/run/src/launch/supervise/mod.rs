@@ -16,9 +16,9 @@
 //! and another thread watches the processes.
 
 mod filter;
-mod harm;
 mod outstanding;
 mod serve;
+mod spin_policy;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -35,10 +35,10 @@ use rustix::net::{
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use self::outstanding::Outstanding;
-use crate::apart;
+use crate::daemonize;
 
 /// When fork is tried again after it failed.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Puts this process, the program it executes and all its children under a supervisor. Returns whether this has set
 /// no_new_privs, which is needed without `CAP_SYS_ADMIN`.
@@ -49,32 +49,32 @@ pub(super) fn begin(launch: &Launch) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let program = pidfd_open(getpid(), PidfdFlags::empty())?;
-    apart::leave_behind(move || keep(theirs, &program, launch))?;
-    let (notifications, gave_up_rights) = filter::install()?;
+    daemonize::spawn(move || keep_serving(theirs, &program, launch))?;
+    let (notifications, no_new_privs) = filter::install()?;
     hand_over(&ours, &notifications)?;
-    Ok(gave_up_rights)
+    Ok(no_new_privs)
 }
 
 /// Serves in a child, and restarts it if it is killed.
-fn keep(from: OwnedFd, program: &OwnedFd, launch: &Launch) {
+fn keep_serving(from: OwnedFd, program: &OwnedFd, launch: &Launch) {
     let Ok(Some(notifications)) = receive(&from) else { return };
     drop(from);
     let Ok(outstanding) = Outstanding::new() else { return };
-    apart::only_keep(&[notifications.as_fd(), program.as_fd()]);
+    daemonize::close_all_but(&[notifications.as_fd(), program.as_fd()]);
     loop {
         // SAFETY: this process has one thread, so its child may call anything.
         match unsafe { libc::fork() } {
             0 => {
-                fall_silent_after(program);
+                close_stderr_after(program);
                 serve::serve(&notifications, &outstanding, launch);
                 // SAFETY: no destructor of the parent's must run here.
                 unsafe { libc::_exit(0) }
             }
             // While a process under the filter is left, its calls need an answer.
-            -1 if is_in_use(&notifications) => thread::sleep(AGAIN),
+            -1 if is_in_use(&notifications) => thread::sleep(RETRY),
             -1 => return,
             worker => {
-                apart::fall_silent();
+                daemonize::close_stderr();
                 let mut status = 0;
                 // SAFETY: `status` is valid for writes.
                 let waited = unsafe { libc::waitpid(worker, &raw mut status, 0) };
@@ -88,11 +88,11 @@ fn keep(from: OwnedFd, program: &OwnedFd, launch: &Launch) {
 
 /// Releases standard error when the program has ended, so that its reader sees the end even if a daemon of the program
 /// lives on.
-fn fall_silent_after(program: &OwnedFd) {
+fn close_stderr_after(program: &OwnedFd) {
     let Ok(program) = program.try_clone() else { return };
     thread::spawn(move || {
         while poll(&mut [PollFd::new(&program, PollFlags::IN)], None).is_err() {}
-        apart::fall_silent();
+        daemonize::close_stderr();
     });
 }
 

@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 
 use libc::seccomp_notif;
 
-use super::serve::{go_on, ioctl};
+use super::serve::{continue_call, ioctl};
 
 /// The kernel writes here directly, so that no notification is lost between receiving and storing it. All zero: none.
 pub(super) struct Outstanding(NonNull<seccomp_notif>);
@@ -27,19 +27,19 @@ impl Outstanding {
     }
 
     /// Receives the next call, unless it has been interrupted. The one before must be answered.
-    pub fn told(&self, notifications: &OwnedFd) -> Option<seccomp_notif> {
+    pub fn receive(&self, notifications: &OwnedFd) -> Option<seccomp_notif> {
         let call = self.0.as_ptr();
         // SAFETY: mapped for ever; the keeper's other children have ended. The kernel requires zeroes.
         unsafe { call.write(mem::zeroed()) };
-        let told = ioctl(notifications, libc::SECCOMP_IOCTL_NOTIF_RECV, call) >= 0;
+        let received = ioctl(notifications, libc::SECCOMP_IOCTL_NOTIF_RECV, call) >= 0;
         // SAFETY: as above; the kernel has filled it.
-        told.then(|| unsafe { call.read() })
+        received.then(|| unsafe { call.read() })
     }
 
     /// Lets the call continue that the previous worker has left without an answer, if any.
-    pub fn let_go(&self, notifications: &OwnedFd) {
+    pub fn resume(&self, notifications: &OwnedFd) {
         // SAFETY: mapped for ever, and valid whatever it holds.
-        go_on(notifications, unsafe { (*self.0.as_ptr()).id });
+        continue_call(notifications, unsafe { (*self.0.as_ptr()).id });
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_worker_has_left_goes_on() {
+    fn a_call_left_by_a_killed_worker_continues() {
         let (say, hear) = mpsc::channel();
         let (done, wait) = mpsc::channel();
         thread::spawn(move || {
@@ -65,10 +65,10 @@ mod tests {
         });
         let notifications = hear.recv().unwrap();
         let outstanding = Outstanding::new().unwrap();
-        outstanding.let_go(&notifications);
-        outstanding.told(&notifications).unwrap();
-        outstanding.let_go(&notifications);
-        let answer = wait.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+        outstanding.resume(&notifications);
+        outstanding.receive(&notifications).unwrap();
+        outstanding.resume(&notifications);
+        let answer = wait.recv_timeout(Duration::from_secs(20)).expect("the call never returned");
         assert_eq!(answer, (-1, Some(libc::EBADF)));
     }
 }

@@ -15,53 +15,54 @@ use libc::{seccomp_notif, seccomp_notif_addfd, seccomp_notif_resp};
 use rustix::event::epoll as instance;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::harm::{Ours, Watched};
 use super::outstanding::Outstanding;
+use super::spin_policy::{OurValues, Watched};
 use crate::names;
 
 /// When a process is scanned after it has made a datagram socket.
-const LOOKS: [Duration; 3] =
+const SCAN_DELAYS: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(300)];
 
 /// The length of the queue to the watching thread, which may block while it writes a line that is not read.
-const NEWS: usize = 1 << 12;
+const QUEUE_LEN: usize = 1 << 12;
 
 /// How many sockets that programs have set are remembered. Of forgotten ones only the value shows it.
-const THEIRS: usize = 1 << 16;
+const MAX_PROGRAM_SET: usize = 1 << 16;
 
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`: the supervisor runs at once, on the CPU that the caller leaves (Linux 6.6).
-const AT_ONCE: u64 = 1;
+const SYNC_WAKE_UP: u64 = 1;
 
 /// Serves until the last process under the filter has ended. First the call continues that a previous worker has left
 /// `outstanding`.
 pub(super) fn serve(notifications: &OwnedFd, outstanding: &Outstanding, launch: &Launch) {
-    outstanding.let_go(notifications);
+    outstanding.resume(notifications);
     // SAFETY: the request takes a number. A kernel without it is only slower.
     unsafe {
-        libc::ioctl(notifications.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, AT_ONCE);
+        libc::ioctl(notifications.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP);
     }
-    let policy = Applied { launch, ours: values(&launch.policy), theirs: Theirs::default() };
+    let policy =
+        Applied { launch, ours: values(&launch.policy), program_set: ProgramSet::default() };
     thread::scope(|scope| {
-        let (tell, news) = mpsc::sync_channel(NEWS);
-        let mut lookout = Lookout {
+        let (send, events) = mpsc::sync_channel(QUEUE_LEN);
+        let mut watcher = Watcher {
             policy: &policy,
-            looks: Vec::new(),
+            scans: Vec::new(),
             watched: HashMap::new(),
-            said: HashSet::new(),
+            lines: HashSet::new(),
         };
         // If no thread can be started, no process is watched.
-        let _ = thread::Builder::new().spawn_scoped(scope, move || lookout.look(&news));
-        Answers { notifications, outstanding, policy: &policy, tell }.serve();
+        let _ = thread::Builder::new().spawn_scoped(scope, move || watcher.run(&events));
+        Responder { notifications, outstanding, policy: &policy, send }.serve();
     });
 }
 
 /// Sockets, by cookie, whose value the program has set, whatever it is.
 #[derive(Default)]
-pub(super) struct Theirs(Mutex<HashSet<u64>>);
+pub(super) struct ProgramSet(Mutex<HashSet<u64>>);
 
-impl Theirs {
+impl ProgramSet {
     /// Does `work` with a socket, unless it is one of them. The lock is held, so it cannot become one meanwhile.
-    pub fn unless(&self, taken: &OwnedFd, work: impl FnOnce()) {
+    pub fn if_not_set(&self, taken: &OwnedFd, work: impl FnOnce()) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.is_empty() || !socket::cookie(taken).is_ok_and(|cookie| all.contains(&cookie)) {
             work();
@@ -70,7 +71,7 @@ impl Theirs {
 
     fn add(&self, cookie: u64) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() == THEIRS {
+        if all.len() == MAX_PROGRAM_SET {
             all.clear();
         }
         all.insert(cookie);
@@ -83,34 +84,34 @@ struct Applied<'a> {
     /// The values that we may have written to a socket or an epoll instance, in microseconds. Any other value is the
     /// program's own.
     ours: HashSet<u32>,
-    theirs: Theirs,
+    program_set: ProgramSet,
 }
 
 impl Applied<'_> {
-    /// Applies the settings to a socket, and returns them; `None` if it has none. Failures are added to `said`.
+    /// Applies the settings to a socket, and returns them; `None` if it has none. Failures are added to `lines`.
     fn configure_socket(
         &self,
         process: &Process,
         fd: RawFd,
-        said: &mut Vec<String>,
+        lines: &mut Vec<String>,
     ) -> Option<Settings> {
         let taken = match process.take(fd) {
             Ok(taken) => taken?,
             Err(error) => {
-                said.extend(failed(process, &error));
+                lines.extend(failed(process, &error));
                 return None;
             }
         };
         let settings = settings_of(&self.launch.policy, process, &taken)?;
         let micros = settings.kernel_micros();
         // The program's own choice stands.
-        self.theirs.unless(&taken, || {
+        self.program_set.if_not_set(&taken, || {
             let current = sockopt::busy_poll(&taken).unwrap_or(0);
             if !self.ours.contains(&current) || current == micros {
                 return;
             }
             if let Err(error) = sockopt::set_busy_poll(&taken, micros) {
-                said.extend(failed(process, &error));
+                lines.extend(failed(process, &error));
             }
             if micros > 0 && settings.prefer_busy_poll {
                 let _ = sockopt::set_prefer_busy_poll(&taken, true);
@@ -131,30 +132,30 @@ fn failed(process: &Process, error: &busypoll_linux::Error) -> Option<String> {
 }
 
 /// Messages from the answering thread to the watching thread.
-enum News {
+enum Event {
     /// Scan this process soon.
-    Look(u32),
+    Scan(u32),
     /// This process may begin to poll.
     Watch(u32),
-    Say(String),
+    Report(String),
 }
 
 /// Receives notifications and answers them, and does nothing else, as the callers wait for it.
-struct Answers<'a> {
+struct Responder<'a> {
     notifications: &'a OwnedFd,
     outstanding: &'a Outstanding,
     policy: &'a Applied<'a>,
-    tell: mpsc::SyncSender<News>,
+    send: mpsc::SyncSender<Event>,
 }
 
-impl Answers<'_> {
+impl Responder<'_> {
     fn serve(&self) {
         loop {
             let mut fds = [PollFd::new(self.notifications, PollFlags::IN)];
             match poll(&mut fds, None) {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(_) if fds[0].revents().contains(PollFlags::IN) => {
-                    if let Some(call) = self.outstanding.told(self.notifications) {
+                    if let Some(call) = self.outstanding.receive(self.notifications) {
                         self.answer(&call);
                     }
                 }
@@ -167,21 +168,21 @@ impl Answers<'_> {
         let number = libc::c_long::from(call.data.nr);
         let argument = call.data.args[0];
         let process = process_of(call.pid);
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         match number {
             libc::SYS_epoll_create1 => {
-                self.give_epoll(call, process.as_ref(), argument as i32);
+                self.make_epoll(call, process.as_ref(), argument as i32);
                 return;
             }
             #[cfg(target_arch = "x86_64")]
             // Its argument is a hint, and must be above zero.
             libc::SYS_epoll_create if argument as i32 > 0 => {
-                self.give_epoll(call, process.as_ref(), 0);
+                self.make_epoll(call, process.as_ref(), 0);
                 return;
             }
             libc::SYS_bind | libc::SYS_connect | libc::SYS_listen => {
                 if let Some(process) = &process {
-                    self.policy.configure_socket(process, argument as RawFd, &mut said);
+                    self.policy.configure_socket(process, argument as RawFd, &mut lines);
                 }
             }
             libc::SYS_setsockopt => {
@@ -192,14 +193,14 @@ impl Answers<'_> {
             _ => {}
         }
         // All before the answer: after it, the next notification waits.
-        let looks = process.map(|process| News::Look(process.pid()));
-        said.into_iter().map(News::Say).chain(looks).for_each(|news| self.tell(news));
-        go_on(self.notifications, call.id);
+        let scans = process.map(|process| Event::Scan(process.pid()));
+        lines.into_iter().map(Event::Report).chain(scans).for_each(|event| self.send(event));
+        continue_call(self.notifications, call.id);
     }
 
-    fn tell(&self, news: News) {
+    fn send(&self, event: Event) {
         // The watching thread may be missing or too slow; the caller does not wait for it.
-        let _ = self.tell.try_send(news);
+        let _ = self.send.try_send(event);
     }
 
     /// The program is about to set the polling of this socket itself.
@@ -207,24 +208,24 @@ impl Answers<'_> {
         if let Ok(Some(taken)) = process.take(fd)
             && let Ok(cookie) = socket::cookie(&taken)
         {
-            self.policy.theirs.add(cookie);
+            self.policy.program_set.add(cookie);
         }
     }
 
     /// Makes an epoll instance with its parameters, in place of the program.
-    fn give_epoll(&self, call: &seccomp_notif, process: Option<&Process>, flags: i32) {
+    fn make_epoll(&self, call: &seccomp_notif, process: Option<&Process>, flags: i32) {
         let policy = &self.policy.launch.policy;
-        let settings = process.map(|p| policy.for_program(&names::asked_for(policy, p)));
+        let settings = process.map(|p| policy.for_program(&names::if_needed(policy, p)));
         let params = settings.map(params).filter(|p| p.busy_poll_usecs > 0);
         let made = params.filter(|_| flags & !libc::EPOLL_CLOEXEC == 0).and_then(|params| {
             let made = instance::create(instance::CreateFlags::CLOEXEC).ok()?;
             set_params(&made, params).then_some(made)
         });
         if let Some(process) = process {
-            self.tell(News::Watch(process.pid()));
+            self.send(Event::Watch(process.pid()));
             // If the rules differ between sockets, what it watches decides later.
             if !policy.rules.is_empty() {
-                self.tell(News::Look(process.pid()));
+                self.send(Event::Scan(process.pid()));
             }
         }
         let given = made.is_some_and(|made| {
@@ -238,91 +239,96 @@ impl Answers<'_> {
             ioctl(self.notifications, libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const add) >= 0
         });
         if !given {
-            go_on(self.notifications, call.id);
+            continue_call(self.notifications, call.id);
         }
     }
 }
 
 /// Watches processes and writes lines; no caller waits for it.
-struct Lookout<'a> {
+struct Watcher<'a> {
     policy: &'a Applied<'a>,
     /// Processes to scan, and when.
-    looks: Vec<(Instant, u32)>,
+    scans: Vec<(Instant, u32)>,
     /// Processes with sockets that poll.
     watched: HashMap<u32, Watched>,
-    said: HashSet<String>,
+    lines: HashSet<String>,
 }
 
-impl Lookout<'_> {
+impl Watcher<'_> {
     /// Runs until the answering thread has ended.
-    fn look(&mut self, news: &mpsc::Receiver<News>) {
+    fn run(&mut self, events: &mpsc::Receiver<Event>) {
         loop {
             let one = match self.next() {
-                Some(left) => news.recv_timeout(left),
-                None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(left) => events.recv_timeout(left),
+                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match one {
-                Ok(News::Look(pid)) => self.look_soon(pid),
-                Ok(News::Watch(pid)) => self.watch(pid),
-                Ok(News::Say(line)) => self.say(line),
+                Ok(Event::Scan(pid)) => self.schedule_scans(pid),
+                Ok(Event::Watch(pid)) => self.watch(pid),
+                Ok(Event::Report(line)) => self.report(line),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.look_around();
+            self.run_due();
         }
     }
 
-    fn look_soon(&mut self, pid: u32) {
+    fn schedule_scans(&mut self, pid: u32) {
         let now = Instant::now();
-        for after in LOOKS {
+        for after in SCAN_DELAYS {
             // One scan serves many calls: it takes longer than they do, and takes CPU time from the answering thread.
             let about_then = now + after / 2..=now + after;
-            if !self.looks.iter().any(|(at, of)| *of == pid && about_then.contains(at)) {
-                self.looks.push((now + after, pid));
+            if !self.scans.iter().any(|(at, of)| *of == pid && about_then.contains(at)) {
+                self.scans.push((now + after, pid));
             }
         }
     }
 
     /// How long until something is due; `None`: nothing is.
     fn next(&self) -> Option<Duration> {
-        let looks = self.looks.iter().map(|(at, _)| *at);
-        let first = looks.chain(self.watched.values().map(Watched::due)).min()?;
+        let scans = self.scans.iter().map(|(at, _)| *at);
+        let first = scans.chain(self.watched.values().map(Watched::due)).min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
-    fn look_around(&mut self) {
+    fn run_due(&mut self) {
         let now = Instant::now();
         let due: HashSet<u32> =
-            self.looks.extract_if(.., |(at, _)| *at <= now).map(|(_, pid)| pid).collect();
+            self.scans.extract_if(.., |(at, _)| *at <= now).map(|(_, pid)| pid).collect();
         for pid in due {
-            self.look_at(pid);
+            self.scan(pid);
         }
         let policy = &self.policy.launch.policy;
-        let ours = Ours { values: &self.policy.ours, not: &self.policy.theirs };
+        let ours = OurValues { values: &self.policy.ours, program_set: &self.policy.program_set };
         let mut found = Vec::new();
         self.watched.retain(|_, one| one.due() > now || one.check(policy, &ours, &mut found));
         for line in found {
-            self.say(line);
+            self.report(line);
         }
     }
 
-    fn look_at(&mut self, pid: u32) {
+    fn scan(&mut self, pid: u32) {
         let Ok(process) = Process::open(pid) else { return };
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         match process.descriptors() {
-            Ok(descriptors) => self.look_over(&process, &descriptors, &mut said),
-            Err(error) => said.extend(failed(&process, &error)),
+            Ok(descriptors) => self.scan_descriptors(&process, &descriptors, &mut lines),
+            Err(error) => lines.extend(failed(&process, &error)),
         }
-        for line in said {
-            self.say(line);
+        for line in lines {
+            self.report(line);
         }
     }
 
-    fn look_over(&mut self, process: &Process, descriptors: &[Descriptor], said: &mut Vec<String>) {
+    fn scan_descriptors(
+        &mut self,
+        process: &Process,
+        descriptors: &[Descriptor],
+        lines: &mut Vec<String>,
+    ) {
         let (mut sockets, mut settings) = (HashSet::new(), HashMap::new());
         for descriptor in descriptors {
             if let Kind::Socket { inode } = descriptor.kind
-                && let Some(its) = self.policy.configure_socket(process, descriptor.fd, said)
+                && let Some(its) = self.policy.configure_socket(process, descriptor.fd, lines)
             {
                 settings.insert(inode, its);
                 if its.kernel_micros() > 0 {
@@ -338,7 +344,7 @@ impl Lookout<'_> {
         }
         let polls = |wait: &Wait| matches!(wait, Wait::Poll { fds } if fds.iter().any(|fd| sockets.contains(fd)));
         if process.threads().is_ok_and(|threads| threads.iter().any(|t| polls(&t.wait))) {
-            said.push(format!(
+            lines.push(format!(
                 "{} waits for its sockets in poll or select; busy polling there is \
                  impossible in a program that no library sees",
                 process.program().display()
@@ -366,10 +372,10 @@ impl Lookout<'_> {
         }
     }
 
-    fn say(&mut self, line: String) {
-        if !self.said.contains(&line) {
+    fn report(&mut self, line: String) {
+        if !self.lines.contains(&line) {
             say(&line);
-            self.said.insert(line);
+            self.lines.insert(line);
         }
     }
 }
@@ -403,7 +409,7 @@ pub(super) fn settings_of(policy: &Policy, process: &Process, taken: &OwnedFd) -
         _ => return None,
     };
     let settings =
-        policy.for_socket(&names::asked_for(policy, process), protocol, info.local, info.peer);
+        policy.for_socket(&names::if_needed(policy, process), protocol, info.local, info.peer);
     (settings.plane == Plane::Kernel).then_some(settings)
 }
 
@@ -435,7 +441,7 @@ fn process_of(tid: u32) -> Option<Process> {
 }
 
 /// Lets the call continue in the kernel.
-pub(super) fn go_on(notifications: &OwnedFd, id: u64) {
+pub(super) fn continue_call(notifications: &OwnedFd, id: u64) {
     let answer = seccomp_notif_resp {
         id,
         val: 0,

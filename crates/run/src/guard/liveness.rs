@@ -8,15 +8,15 @@ use busypoll_policy::mark;
 
 /// Whether a process lives that was started with `text`, the address of its guard, in its environment, or that has
 /// overwritten its environment and has the mark.
-pub(super) fn is_left(text: &str) -> bool {
+pub(super) fn any_process_left(text: &str) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
     processes
         .filter(|entry| entry.file_name().to_str().is_some_and(is_process))
-        .any(|entry| is_of(&entry.path(), text))
+        .any(|entry| belongs_to(&entry.path(), text))
 }
 
-fn is_of(process: &Path, text: &str) -> bool {
+fn belongs_to(process: &Path, text: &str) -> bool {
     // Files of other users' processes cannot be read; ended processes have no environment and no memory.
     let has = |file: &str, text: &str| {
         let read = fs::read(process.join(file)).unwrap_or_default();

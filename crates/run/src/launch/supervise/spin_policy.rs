@@ -10,23 +10,23 @@ use busypoll_linux::process::{Kind, Process};
 use busypoll_linux::{EpollParams, epoll, sockopt};
 use busypoll_policy::Policy;
 
-use super::serve::{Theirs, params, set_params, settings_of, settings_of_epoll};
+use super::serve::{ProgramSet, params, set_params, settings_of, settings_of_epoll};
 use crate::names;
 
 const TRIAL: Duration = Duration::from_millis(40);
 const PERIOD: Duration = Duration::from_millis(40);
-const PERIOD_AT_MOST: Duration = Duration::from_secs(2);
-const REST: Duration = Duration::from_secs(1);
-const REST_AT_MOST: Duration = Duration::from_secs(60);
+const PERIOD_MAX: Duration = Duration::from_secs(2);
+const BACKOFF: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// With fewer sleeps per second than this a process is idle, not hindered.
 const QUIET: f64 = 500.0;
 
 /// Which values are ours: what the program sets itself is not changed.
-pub(super) struct Ours<'a> {
+pub(super) struct OurValues<'a> {
     /// The values of `SO_BUSY_POLL` that we set, and 0.
     pub values: &'a HashSet<u32>,
     /// Sockets that the program itself has set to one of them.
-    pub not: &'a Theirs,
+    pub program_set: &'a ProgramSet,
 }
 
 enum State {
@@ -44,7 +44,7 @@ pub(super) struct Watched {
     since: Instant,
     sleeps: u64,
     period: Duration,
-    rest: Duration,
+    backoff: Duration,
     /// Trials in a row that found polling harmful.
     strikes: u32,
 }
@@ -60,7 +60,7 @@ impl Watched {
             since: now,
             sleeps,
             period: PERIOD,
-            rest: Duration::ZERO,
+            backoff: Duration::ZERO,
             strikes: 0,
         }
     }
@@ -71,8 +71,13 @@ impl Watched {
     }
 
     /// Checks it; false once it has ended. `ours` are the values that we may have set. Lines to report are added to
-    /// `said`.
-    pub fn check(&mut self, policy: &Policy, ours: &Ours<'_>, said: &mut Vec<String>) -> bool {
+    /// `lines`.
+    pub fn check(
+        &mut self,
+        policy: &Policy,
+        ours: &OurValues<'_>,
+        lines: &mut Vec<String>,
+    ) -> bool {
         if !self.process.is_alive() {
             return false;
         }
@@ -91,24 +96,24 @@ impl Watched {
                 self.state = State::Trial(rate);
                 TRIAL
             }
-            State::Polling => self.longer(),
+            State::Polling => self.next_period(),
             State::Trial(polling) if rate > polling * 1.25 => {
                 self.strikes = 0;
-                said.push(format!(
+                lines.push(format!(
                     "busy polling slowed {} down, so it stops for a while; are there enough CPUs for it and \
                      its peer?",
                     self.process.program().display()
                 ));
                 self.state = State::Off;
-                self.rest = (self.rest * 2).clamp(REST, REST_AT_MOST);
-                self.rest
+                self.backoff = (self.backoff * 2).clamp(BACKOFF, BACKOFF_MAX);
+                self.backoff
             }
             State::Trial(_) => {
                 self.switch(policy, ours, true);
                 self.state = State::Polling;
-                self.rest = Duration::ZERO;
+                self.backoff = Duration::ZERO;
                 self.strikes = 0;
-                self.longer()
+                self.next_period()
             }
             State::Off => {
                 self.switch(policy, ours, true);
@@ -120,13 +125,13 @@ impl Watched {
         true
     }
 
-    fn longer(&mut self) -> Duration {
-        self.period = (self.period * 2).min(PERIOD_AT_MOST);
+    fn next_period(&mut self) -> Duration {
+        self.period = (self.period * 2).min(PERIOD_MAX);
         self.period
     }
 
     /// Switches polling on or off for all its sockets and epoll instances.
-    fn switch(&self, policy: &Policy, ours: &Ours<'_>, on: bool) {
+    fn switch(&self, policy: &Policy, ours: &OurValues<'_>, on: bool) {
         let descriptors = self.process.descriptors().unwrap_or_default();
         let mut sockets = HashMap::new();
         for descriptor in &descriptors {
@@ -134,7 +139,7 @@ impl Watched {
             if let Ok(Some(taken)) = self.process.take(descriptor.fd)
                 && let Some(settings) = settings_of(policy, &self.process, &taken)
             {
-                ours.not.unless(&taken, || {
+                ours.program_set.if_not_set(&taken, || {
                     if sockopt::busy_poll(&taken).is_ok_and(|usecs| ours.values.contains(&usecs)) {
                         let micros = if on { settings.kernel_micros() } else { 0 };
                         let _ = sockopt::set_busy_poll(&taken, micros);
@@ -149,7 +154,7 @@ impl Watched {
                 continue;
             }
             let wanted = settings_of_epoll(&self.process, descriptor.fd, &sockets)
-                .unwrap_or_else(|| policy.for_program(&names::asked_for(policy, &self.process)));
+                .unwrap_or_else(|| policy.for_program(&names::if_needed(policy, &self.process)));
             set_params(&taken, if on { params(wanted) } else { EpollParams::default() });
         }
     }

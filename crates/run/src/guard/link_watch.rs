@@ -12,12 +12,12 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 const RTMGRP_LINK: u32 = 1;
 
 /// An interface that is watched.
-pub(super) struct Presence {
+pub(super) struct LinkWatch {
     index: u32,
     changes: OwnedFd,
 }
 
-impl Presence {
+impl LinkWatch {
     /// Watches the interface with this index, in the network namespace of this process.
     ///
     /// # Errors
@@ -31,14 +31,14 @@ impl Presence {
     }
 
     /// Whether the interface has gone. A message about links is only the occasion to check.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         let mut told = [0; 4096];
         while recv(&self.changes, &mut told, RecvFlags::empty()).is_ok() {}
         index_to_name_inlined(&self.changes, self.index).is_err_and(|error| error == Errno::NODEV)
     }
 }
 
-impl AsFd for Presence {
+impl AsFd for LinkWatch {
     /// Readable when the interface may have gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()

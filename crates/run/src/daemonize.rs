@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 ///
 /// # Errors
 /// fork(2) fails.
-pub(crate) fn leave_behind(work: impl FnOnce()) -> io::Result<()> {
+pub(crate) fn spawn(work: impl FnOnce()) -> io::Result<()> {
     // SAFETY: this process has one thread, so its child may call anything.
     match unsafe { libc::fork() } {
         -1 => return Err(io::Error::last_os_error()),
@@ -38,7 +38,7 @@ pub(crate) fn leave_behind(work: impl FnOnce()) -> io::Result<()> {
 
 /// Releases what this process has inherited: the current directory, input, output, and all descriptors but `kept` and
 /// standard error. No value may own one of the others, as it would close it a second time.
-pub(crate) fn only_keep(kept: &[BorrowedFd<'_>]) {
+pub(crate) fn close_all_but(kept: &[BorrowedFd<'_>]) {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
@@ -57,7 +57,7 @@ pub(crate) fn only_keep(kept: &[BorrowedFd<'_>]) {
 }
 
 /// Releases standard error as well.
-pub(crate) fn fall_silent() {
+pub(crate) fn close_stderr() {
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stderr(&null);
     }
