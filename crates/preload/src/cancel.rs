@@ -123,8 +123,8 @@ pub unsafe fn pthread_cancel(thread: pthread_t) -> c_int {
 fn clock(thread: pthread_t) -> Option<clockid_t> {
     let mut clock = 0;
     // SAFETY: a valid pointer. pthread_cancel(3) as well requires that the thread is not joined yet.
-    let told = unsafe { libc::pthread_getcpuclockid(thread, &raw mut clock) };
-    (told == 0).then_some(clock)
+    let result = unsafe { libc::pthread_getcpuclockid(thread, &raw mut clock) };
+    (result == 0).then_some(clock)
 }
 
 /// The thread enters the library: cancellation is disabled from now on.

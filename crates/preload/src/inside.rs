@@ -208,7 +208,7 @@ pub(crate) fn stay_inside() {
     let this = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
     let _ = OWN_THREADS
         .iter()
-        .any(|place| place.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+        .any(|slot| slot.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed).is_ok());
 }
 
 /// Whether the calling thread is the only thread of the process, apart from the library's own. False if that cannot be
@@ -222,16 +222,16 @@ pub(crate) fn is_single_threaded() -> bool {
     };
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut entries = RawDir::new(&tasks, &mut buffer);
-    let mut theirs = 0;
+    let mut program_threads = 0;
     while let Some(entry) = entries.next() {
         let Ok(entry) = entry else { return false };
         // `.` and `..` are no numbers.
         let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        theirs += usize::from(number.is_some_and(|number: libc::pid_t| {
+        program_threads += usize::from(number.is_some_and(|number: libc::pid_t| {
             OWN_THREADS.iter().all(|own| own.load(Ordering::Relaxed) != number)
         }));
     }
-    theirs <= 1 + starting
+    program_threads <= 1 + starting
 }
 
 /// In a child of fork(2), which has none of these threads.

@@ -195,11 +195,12 @@ pub fn prepare() {
     #[cfg(debug_assertions)]
     failing::prepare();
     panic::set_hook(Box::new(|info| {
-        let place = info.location().map_or(("?", 0), |place| (place.file(), place.line()));
+        let location =
+            info.location().map_or(("?", 0), |location| (location.file(), location.line()));
         let what = info.payload_as_str().unwrap_or("no message");
         PANICKED.report(format_args!(
             "a fault of the library's own ({}:{}: {what}): the call fails with EIO, and the program goes on",
-            place.0, place.1
+            location.0, location.1
         ));
     }));
 }

@@ -53,8 +53,9 @@ fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
     }
     let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { FdState::NONBLOCKING } else { 0 };
     let inherited = if known.has(FdState::ON) { FdState::ON } else { 0 };
-    let theirs = if known.has(FdState::SET_BY_PROGRAM) { FdState::SET_BY_PROGRAM } else { 0 };
-    fd_state::put(fd, Kind::Socket, nonblocking | inherited | theirs, known.settings());
+    let set_by_program =
+        if known.has(FdState::SET_BY_PROGRAM) { FdState::SET_BY_PROGRAM } else { 0 };
+    fd_state::put(fd, Kind::Socket, nonblocking | inherited | set_by_program, known.settings());
     reapply_policy(config, fd);
     fd
 }

@@ -92,12 +92,12 @@ fn refill() -> Level {
             return Level::Short;
         }
     }
-    let full = RESERVE.iter().all(|place| {
-        if !place.load(Ordering::Relaxed).is_null() {
+    let full = RESERVE.iter().all(|slot| {
+        if !slot.load(Ordering::Relaxed).is_null() {
             return true;
         }
         let Some(chunk) = map_aligned(CHUNK, CHUNK) else { return false };
-        if place
+        if slot
             .compare_exchange(ptr::null_mut(), chunk, Ordering::Release, Ordering::Relaxed)
             .is_err()
         {
@@ -105,7 +105,7 @@ fn refill() -> Level {
         }
         true
     });
-    let is_empty = || RESERVE.iter().all(|place| place.load(Ordering::Relaxed).is_null());
+    let is_empty = || RESERVE.iter().all(|slot| slot.load(Ordering::Relaxed).is_null());
     let level = match full {
         true => Level::Plenty,
         false if is_empty() => Level::Out,
@@ -243,12 +243,12 @@ fn cut(len: usize, align: usize) -> Option<*mut u8> {
 fn add_chunk() -> Option<u32> {
     let chunk = map_aligned(CHUNK, CHUNK).or_else(reserved)?;
     let header = chunk.cast::<Header>();
-    for (number, place) in (0..).zip(&TABLE) {
+    for (number, slot) in (0..).zip(&TABLE) {
         // SAFETY: just mapped, and not shared before it is in the table.
         unsafe { header.write(Header(AtomicU32::new(number))) };
         let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        if place.load(Ordering::Relaxed).is_null()
-            && place.compare_exchange(ptr::null_mut(), header, done, failed).is_ok()
+        if slot.load(Ordering::Relaxed).is_null()
+            && slot.compare_exchange(ptr::null_mut(), header, done, failed).is_ok()
         {
             return Some(number);
         }
@@ -260,8 +260,8 @@ fn add_chunk() -> Option<u32> {
 
 /// Removes a chunk that lost the race to be used.
 fn remove_chunk(number: u32) {
-    if let Some(place) = TABLE.get(number as usize) {
-        unmap(place.swap(ptr::null_mut(), Ordering::AcqRel).cast(), CHUNK);
+    if let Some(slot) = TABLE.get(number as usize) {
+        unmap(slot.swap(ptr::null_mut(), Ordering::AcqRel).cast(), CHUNK);
     }
 }
 
@@ -269,7 +269,7 @@ fn remove_chunk(number: u32) {
 #[cold]
 fn reserved() -> Option<*mut u8> {
     scarce::set(Level::Short);
-    let mut taken = RESERVE.iter().map(|place| place.swap(ptr::null_mut(), Ordering::AcqRel));
+    let mut taken = RESERVE.iter().map(|slot| slot.swap(ptr::null_mut(), Ordering::AcqRel));
     taken.find(|chunk| !chunk.is_null())
 }
 

@@ -326,8 +326,8 @@ impl Means {
     }
 
     fn add(&self, mean: u64) {
-        if let Some(place) = self.nanos.get(self.count.get()) {
-            place.set(mean);
+        if let Some(slot) = self.nanos.get(self.count.get()) {
+            slot.set(mean);
             self.count.set(self.count.get() + 1);
         }
     }

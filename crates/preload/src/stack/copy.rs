@@ -83,8 +83,8 @@ pub unsafe fn sendfile_other(
         return by_kernel();
     }
     // SAFETY: the caller's contract.
-    let place = unsafe { offset.as_mut() };
-    let result = with_buffer(|buffer| send_file(out, from, place, count, buffer));
+    let offset = unsafe { offset.as_mut() };
+    let result = with_buffer(|buffer| send_file(out, from, offset, count, buffer));
     answer(result)
 }
 
@@ -221,10 +221,10 @@ pub unsafe fn splice_to_other(
 }
 
 /// Whether there is something to transfer, with known flags and without offsets, which a socket does not have.
-fn is_plain(places: [*mut i64; 2], len: size_t, flags: u32) -> bool {
+fn is_plain(offsets: [*mut i64; 2], len: size_t, flags: u32) -> bool {
     let known =
         libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-    len > 0 && flags & !known == 0 && places.iter().all(|place| place.is_null())
+    len > 0 && flags & !known == 0 && offsets.iter().all(|offset| offset.is_null())
 }
 
 /// An end of a pipe.

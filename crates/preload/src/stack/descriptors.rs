@@ -318,14 +318,14 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
     }
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::ioctl(fd, request, argument) };
-    let place = std::ptr::with_exposed_provenance_mut::<c_int>(argument);
+    let value = std::ptr::with_exposed_provenance_mut::<c_int>(argument);
     if request == libc::FIONCLEX {
         for_exec(&file);
         return by_kernel();
     }
     if request == libc::FIONBIO {
         // SAFETY: the caller's contract.
-        let Some(on) = (unsafe { place.as_ref() }) else { return by_kernel() };
+        let Some(on) = (unsafe { value.as_ref() }) else { return by_kernel() };
         let result = by_kernel();
         if result == 0 {
             set_nonblocking(&file, *on != 0);
@@ -334,7 +334,7 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
     }
     if request == FIOASYNC
         // SAFETY: the caller's contract.
-        && let Some(on) = unsafe { place.as_ref() }
+        && let Some(on) = unsafe { value.as_ref() }
     {
         if *on == 0 {
             clear_async(&file);
@@ -369,8 +369,8 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
         _ => return by_kernel(),
     };
     // SAFETY: the caller's contract.
-    match unsafe { place.as_mut() } {
-        Some(place) => *place = c_int::try_from(count).unwrap_or(c_int::MAX),
+    match unsafe { value.as_mut() } {
+        Some(value) => *value = c_int::try_from(count).unwrap_or(c_int::MAX),
         None => return answer(Err(super::error(libc::EFAULT))),
     }
     0

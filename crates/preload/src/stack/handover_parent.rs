@@ -237,14 +237,14 @@ fn handle_message(channel: &Arc<OwnedFd>) {
             let taken = file(index, &mut parent);
             // A thread that forks meanwhile must not wait for the kernel.
             drop(parent);
-            let said = match (taken, companion) {
+            let reply = match (taken, companion) {
                 (Some(Some(file)), Some(companion)) => child_uses(&file, companion.as_fd()),
                 // Another child has claimed it before.
                 (Some(None), _) => Answer::Yes,
                 _ => Answer::No,
             };
             // The child may be gone.
-            let _ = answer.map(|to| send(&to, &[said.byte()], SendFlags::NOSIGNAL));
+            let _ = answer.map(|to| send(&to, &[reply.byte()], SendFlags::NOSIGNAL));
         }
         Some(Message::Release(index)) => {
             let released = file(index, &mut parent);

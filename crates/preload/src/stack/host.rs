@@ -127,7 +127,7 @@ fn make() -> io::Result<Made> {
     let Some(guard) = &config.launch.guard else {
         return Err(io::Error::other("the stack plane needs an interface; give --dev"));
     };
-    let said = |why: String| Err(io::Error::other(format!("{}: {why}", device())));
+    let failed = |why: String| Err(io::Error::other(format!("{}: {why}", device())));
     thread::on_start(inside::stay_inside);
     signal::on_first_sleep(internal_fds::first_sleep);
     spin::set_rule(spin_policy::RULE);
@@ -137,7 +137,7 @@ fn make() -> io::Result<Made> {
             return Err(xdp::Error::Owned { device: device().to_owned(), pid }.into());
         }
         Ok(Answer::Refused(why)) => return Err(io::Error::other(why)),
-        Err(error) => return said(format!("its guard does not answer ({error})")),
+        Err(error) => return failed(format!("its guard does not answer ({error})")),
     };
     let (polls_for, ledger) = (settings(config).micros_on(Plane::Stack), lease.ledger.clone());
     let host = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for).build()?;

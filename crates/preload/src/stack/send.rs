@@ -421,7 +421,7 @@ unsafe fn batch(
 ) -> Option<io::Result<usize>> {
     let mut outgoing = [Outgoing { payload: &[], to: None }; BATCH];
     let mut ready = 0;
-    for (at, place) in outgoing.iter_mut().enumerate().take(count) {
+    for (at, slot) in outgoing.iter_mut().enumerate().take(count) {
         // SAFETY: the caller's contract, here and below.
         let header = unsafe { &(*messages.add(at)).msg_hdr };
         if header.msg_iovlen != 1 || header.msg_controllen != 0 {
@@ -436,7 +436,7 @@ unsafe fn batch(
             iovec::readable((*header.msg_iov).iov_base.cast(), (*header.msg_iov).iov_len)
         };
         let Ok(payload) = bytes else { break };
-        *place = Outgoing { payload, to };
+        *slot = Outgoing { payload, to };
         ready += 1;
     }
     if ready < 2 {

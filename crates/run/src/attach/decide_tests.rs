@@ -167,8 +167,8 @@ fn poll_and_select_go_by_the_sysctl() {
     // An unknown value does not count as 0.
     world.host_busy_poll = None;
     assert_eq!(world.set(&socket()).busy_poll, 50);
-    let said = world.context().warnings(&socket(), false).join("; ");
-    assert!(said.contains("cannot be seen"), "{said}");
+    let warnings = world.context().warnings(&socket(), false).join("; ");
+    assert!(warnings.contains("cannot be seen"), "{warnings}");
 }
 
 #[test]
@@ -190,16 +190,18 @@ fn the_programs_own_settings_stay() {
 #[test]
 fn a_socket_without_a_queue_to_poll_gets_a_warning() {
     let world = World::new("");
-    let said = |socket: &Socket, gone| world.context().warnings(socket, gone).join("; ");
-    assert!(said(&with(|s| s.napi = None), false).contains("no packet has brought it a NAPI id"));
+    let warnings = |socket: &Socket, gone| world.context().warnings(socket, gone).join("; ");
+    assert!(
+        warnings(&with(|s| s.napi = None), false).contains("no packet has brought it a NAPI id")
+    );
     let unconnected = with(|s| {
         s.napi = busypoll_linux::NapiId::new(9000);
         s.info.kind = libc::SOCK_DGRAM as u32;
         s.info.protocol = libc::IPPROTO_UDP as u32;
         s.info.peer = None;
     });
-    assert!(said(&unconnected, true).contains("learns no other"));
-    assert_eq!(said(&unconnected, false), "");
+    assert!(warnings(&unconnected, true).contains("learns no other"));
+    assert_eq!(warnings(&unconnected, false), "");
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub(super) fn undo(
             // A setting that was changed several times is restored step by step; only the last step is reported.
             match settings.iter_mut().find(|(newer, _)| newer.is_same_setting(entry)) {
                 Some(_) if matches!(undone, Undone::Left(_)) => {}
-                Some((_, told)) => *told = undone,
+                Some((_, reported)) => *reported = undone,
                 None => settings.push((entry, undone)),
             }
         }

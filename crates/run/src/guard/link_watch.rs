@@ -32,8 +32,8 @@ impl LinkWatch {
 
     /// Whether the interface has gone. A message about links is only the occasion to check.
     pub(super) fn is_gone(&self) -> bool {
-        let mut told = [0; 4096];
-        while recv(&self.changes, &mut told, RecvFlags::empty()).is_ok() {}
+        let mut messages = [0; 4096];
+        while recv(&self.changes, &mut messages, RecvFlags::empty()).is_ok() {}
         index_to_name_inlined(&self.changes, self.index).is_err_and(|error| error == Errno::NODEV)
     }
 }

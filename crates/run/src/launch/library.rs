@@ -32,7 +32,7 @@ pub(super) fn find() -> Result<PathBuf, LaunchError> {
             // First where cargo builds it: the one beside the command may be of an earlier build.
             ["deps", "", "../lib/busypoll"]
                 .iter()
-                .map(|place| folder.join(place).join(NAME))
+                .map(|directory| folder.join(directory).join(NAME))
                 .find(|path| path.is_file())
                 .ok_or(LaunchError::NoLibrary)?
         }

@@ -29,8 +29,8 @@ pub struct Member {
 impl Member {
     /// The result of an operation on its companion. ENOENT is ignored if another process, in which it is active, may
     /// have removed it.
-    pub fn ignore_removed(&self, said: io::Result<()>) -> io::Result<()> {
-        said.or_else(|wrong| match wrong.raw_os_error() {
+    pub fn ignore_removed(&self, result: io::Result<()>) -> io::Result<()> {
+        result.or_else(|wrong| match wrong.raw_os_error() {
             Some(libc::ENOENT) if self.shared => Ok(()),
             _ => Err(wrong),
         })

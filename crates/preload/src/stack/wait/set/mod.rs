@@ -104,7 +104,7 @@ impl EpollSet {
             .has_kernel_members
             .store(self.has_kernel_members.load(Ordering::Relaxed), Ordering::Relaxed);
         if let Ok(members) = self.members.try_lock() {
-            let mut theirs = lock(&child.members);
+            let mut inherited = lock(&child.members);
             for (key, member) in members.iter().filter(|(_, member)| member.inner.is_none()) {
                 let half = match member.half {
                     Half::Kernel => Half::Kernel,
@@ -112,7 +112,7 @@ impl EpollSet {
                 };
                 let shared = member.shared || matches!(half, Half::Kernel);
                 let (events, data) = (member.events, member.data);
-                theirs.insert(
+                inherited.insert(
                     *key,
                     Member { events, data, half, shared, own_events: None, inner: None },
                 );
