@@ -1,4 +1,4 @@
-//! What shells and man(1) know of the command: completions and manual pages, made of its own arguments.
+//! Shell completions and manual pages, generated from the command's own arguments.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Command;
 use clap_complete::Shell;
 
-/// Prints what makes a shell complete busypoll's words
+/// Prints a shell's completion script for busypoll
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 For one session of bash: source <(busypoll completions bash)")]
@@ -25,7 +25,7 @@ pub struct ManualArgs {
 /// Prints the completions.
 ///
 /// # Errors
-/// Those of writing.
+/// If writing fails.
 pub fn completions(
     args: &CompletionsArgs,
     mut command: Command,
@@ -39,7 +39,7 @@ pub fn completions(
 /// Writes a page for the command and for each subcommand.
 ///
 /// # Errors
-/// Those of writing, with the file.
+/// If writing fails; the error names the folder.
 pub fn manual(args: &ManualArgs, command: Command) -> io::Result<()> {
     clap_mangen::generate_to(command, &args.folder).map_err(|error| {
         io::Error::new(error.kind(), format!("{}: {error}", args.folder.display()))

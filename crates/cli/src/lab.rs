@@ -1,7 +1,7 @@
-//! `busypoll lab`: a shell or a command on one of two hosts that exist only for it.
+//! `busypoll lab`: a shell or a command on one of two hosts that exist only for this command.
 //!
-//! This process holds the lab while the command runs. It owns what that takes: who gets the
-//! terminal's signals, and that the command does not outlive the lab.
+//! This process keeps the lab while the command runs. It leaves the terminal's signals to the command, and ensures
+//! that the command does not outlive the lab.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,26 +19,25 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// Two hosts on this machine: a shell, or a command, on one of them.
 ///
-/// The hosts are joined by a cable of their own (veth, NAPI on) and see nothing else of the
-/// network: client 10.77.0.1, server 10.77.0.2. They end with the command, and with
-/// what it has left running there.
-/// Without root they are made in a user namespace, where the system allows that.
+/// The hosts are joined by a veth pair of their own (NAPI on) and reach nothing else: client 10.77.0.1, server
+/// 10.77.0.2. When the command ends, the hosts end, and every process that it has left running there.
+/// Without root they are created in a user namespace, if the system allows that.
 ///
 /// Inside, `busypoll lab --host server` is the other host of the same lab.
 ///
-/// The exit code is the command's, 128 and the signal that ended it, 127 where there is no such command, 126 where it
-/// cannot be run, 125 where the lab cannot be made, 2 for a mistake in the options.
+/// The exit code is the command's, or 128 plus the signal that ended it; 127 if there is no such command, 126 if it
+/// cannot be executed, 125 if the lab cannot be created, 2 for a mistake in the options.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   busypoll lab                                   a shell on the client
   busypoll lab -- ping -c3 10.77.0.2             one command; its exit code is passed on
   busypoll lab --host server -- iperf3 -s &      inside that shell: the other host")]
 pub(crate) struct LabArgs {
-    /// The host to be on
+    /// The host to run on
     #[arg(long, default_value = "client", value_parser = side())]
     host: Side,
 
-    /// What to run there, on the host's own CPU; without it, your shell
+    /// The command to run there, on the host's own CPU; without it, your shell
     #[arg(trailing_var_arg = true)]
     command: Vec<OsString>,
 }
@@ -49,10 +48,10 @@ fn side() -> impl TypedValueParser<Value = Side> {
 
 pub(crate) fn run(args: &LabArgs) -> Result<ExitCode> {
     if let Some(lab) = Lab::from_environment()? {
-        // The lab has its holder: become the command.
+        // Another process keeps the lab: become the command.
         let mut command = command(&lab, args);
         let error = command.exec();
-        return Ok(not_run(&command, &error));
+        return Ok(not_started(&command, &error));
     }
     enter_user_namespace()?;
     let lab = Lab::builder().build()?;
@@ -65,7 +64,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<ExitCode> {
     banner(&lab, args.host);
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return Ok(not_run(&command, &error)),
+        Err(error) => return Ok(not_started(&command, &error)),
     };
     let status = child.wait().context("wait for the command")?;
     // As a shell reports it: the code, or 128 and the signal.
@@ -84,8 +83,8 @@ fn command(lab: &Lab, args: &LabArgs) -> Command {
     command
 }
 
-/// Says in one line that it was not started, and with what exit code: as env(1).
-fn not_run(command: &Command, error: &io::Error) -> ExitCode {
+/// Says in one line that the command was not started; the exit code is as for env(1).
+fn not_started(command: &Command, error: &io::Error) -> ExitCode {
     use io::ErrorKind::{Interrupted, OutOfMemory, WouldBlock};
     let program: &OsStr = command.get_program();
     let remedy = match error.kind() {
@@ -95,7 +94,7 @@ fn not_run(command: &Command, error: &io::Error) -> ExitCode {
     say(format_args!("cannot run {}{remedy}: {error}", program.display()));
     ExitCode::from(match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
-        // Of the fork, not of the program.
+        // An error of the fork, not of the program.
         WouldBlock | OutOfMemory | Interrupted => OWN_FAILURE,
         _ => NOT_EXECUTABLE,
     })
@@ -105,7 +104,7 @@ fn banner(lab: &Lab, side: Side) {
     let (host, other) = (lab.host(side), side.peer());
     let ipv6 = host.ipv6().map(|address| format!(" {address}")).unwrap_or_default();
     say(format_args!(
-        "lab {side}: {} {}{ipv6} on CPU {}, {other} is {}; `busypoll lab --host {other}` goes there",
+        "lab {side}: {} {}{ipv6} on CPU {}, {other} is {}; `busypoll lab --host {other}` runs a shell there",
         host.interface(),
         host.ipv4(),
         host.cpu(),
@@ -113,25 +112,25 @@ fn banner(lab: &Lab, side: Side) {
     ));
 }
 
-/// Has the kernel end the command when this process ends, however it ends. A shell gets a hang-up,
-/// which it passes on to its jobs.
+/// Makes the kernel end the command when this process ends, however it ends. A shell gets SIGHUP, which it passes on
+/// to its jobs.
 pub(crate) fn end_with_this_process(command: &mut Command, signal: Signal) {
-    let holder = getpid();
+    let parent = getpid();
     let arrange = move || {
         set_parent_process_death_signal(Some(signal))?;
         if signal == Signal::HUP {
-            // Under nohup a shell would not hear it.
+            // Under nohup the shell would ignore it.
             // SAFETY: async-signal-safe.
             unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
         }
-        // The holder may have gone before the kernel was told.
-        if getppid() == Some(holder) { Ok(()) } else { Err(std::io::ErrorKind::Interrupted.into()) }
+        // This process may have ended before prctl was called.
+        if getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::Interrupted.into()) }
     };
     // SAFETY: between fork and exec the closure makes three system calls and allocates nothing.
     unsafe { command.pre_exec(arrange) };
 }
 
-/// Ctrl-C and Ctrl-\ reach the whole foreground; they are for the command, and the lab stays.
+/// Ctrl-C and Ctrl-\ reach the whole foreground process group; only the command reacts, and the lab stays.
 fn leave_interrupts_to_the_command() {
     extern "C" fn nothing(_: libc::c_int) {}
     for signal in [libc::SIGINT, libc::SIGQUIT] {
@@ -140,7 +139,7 @@ fn leave_interrupts_to_the_command() {
         // SAFETY: the handler does nothing, which is async-signal-safe.
         let before = unsafe { libc::signal(signal, handler) };
         if before == libc::SIG_IGN {
-            // Whoever started us wants it ignored, by the command as well.
+            // Our parent has set it to be ignored, and the command inherits that.
             // SAFETY: no handler is installed.
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }

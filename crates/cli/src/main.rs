@@ -1,4 +1,4 @@
-//! The `busypoll` command: parses the words, hands them to a subcommand, words the errors.
+//! The `busypoll` command: parses the arguments, calls the subcommand, and prints errors in one line.
 
 mod generate;
 mod lab;
@@ -49,13 +49,13 @@ enum Command {
     Manual(generate::ManualArgs),
 }
 
-/// A user's mistake, or a machine that does not allow what was asked.
+/// Exit code for a mistake of the user, or a request that the machine does not allow.
 const REFUSED: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return not_understood(&of_the_value(of_help(error))),
+        Err(error) => return usage_error(&value_error(help_about_help(error))),
     };
     let done = |()| ExitCode::SUCCESS;
     let is_lab = matches!(cli.command, Command::Lab(_));
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
             generate::manual(&args, Cli::command()).map(done).map_err(Into::into)
         }
         Command::Policy(args) => match run_policy(&args, &mut Out::new()) {
-            Ok(told) => told.map(done).map_err(Into::into),
+            Ok(printed) => printed.map(done).map_err(Into::into),
             Err(error) => Err(error.into()),
         },
     };
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Standard output. Whoever closes the pipe has read what he wanted.
+/// Standard output. A closed pipe is no error: its reader has read enough.
 struct Out(StdoutLock<'static>);
 
 impl Out {
@@ -102,15 +102,15 @@ impl Out {
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        unless_closed(self.0.write(bytes), bytes.len())
+        ignore_broken_pipe(self.0.write(bytes), bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        unless_closed(self.0.flush(), ())
+        ignore_broken_pipe(self.0.flush(), ())
     }
 }
 
-fn unless_closed<T>(written: io::Result<T>, otherwise: T) -> io::Result<T> {
+fn ignore_broken_pipe<T>(written: io::Result<T>, otherwise: T) -> io::Result<T> {
     match written {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(otherwise),
         Err(e) => Err(io::Error::new(e.kind(), format!("standard output: {e}"))),
@@ -118,29 +118,29 @@ fn unless_closed<T>(written: io::Result<T>, otherwise: T) -> io::Result<T> {
     }
 }
 
-/// The error and its causes, without those whose words it repeats already.
+/// The error and its causes, without causes whose text it contains already.
 fn in_one_line(error: &anyhow::Error) -> String {
     error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |line, cause| {
         if line.contains(&cause) { line } else { format!("{line}: {cause}") }
     })
 }
 
-/// Help about help is help: clap looks for a subcommand of that name.
-fn of_help(error: clap::Error) -> clap::Error {
-    let asks = |word: &OsStr| word == "--help" || word == "-h";
+/// `busypoll help --help` shows the help: clap would look for a subcommand of that name.
+fn help_about_help(error: clap::Error) -> clap::Error {
+    let is_help = |word: &OsStr| word == "--help" || word == "-h";
     match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(word)) if asks(OsStr::new(word)) => {}
+        Some(ContextValue::String(word)) if is_help(OsStr::new(word)) => {}
         _ => return error,
     }
-    let rest = env::args_os().filter(|word| !asks(word));
+    let rest = env::args_os().filter(|word| !is_help(word));
     match Cli::try_parse_from(rest) {
         Err(help) if help.kind() == ErrorKind::DisplayHelp => help,
         _ => error,
     }
 }
 
-/// The error of a value such as -1, which clap takes for an option that nobody knows.
-fn of_the_value(error: clap::Error) -> clap::Error {
+/// The error for a value such as -1, which clap takes for an unknown option.
+fn value_error(error: clap::Error) -> clap::Error {
     let unknown = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => word,
         _ => return error,
@@ -155,7 +155,7 @@ fn of_the_value(error: clap::Error) -> clap::Error {
     }
 }
 
-/// Only for the sake of the error: `--dev --json` would take the one for the other's value.
+/// Used only to get the error: with it `--dev --json` would take `--json` as the value of `--dev`.
 fn hyphens_are_values(command: clap::Command) -> clap::Command {
     let value = |arg: clap::Arg| match arg.get_action().takes_values() {
         true => arg.allow_hyphen_values(true),
@@ -164,23 +164,23 @@ fn hyphens_are_values(command: clap::Command) -> clap::Command {
     command.mut_args(value).mut_subcommands(hyphens_are_values)
 }
 
-/// Prints help and version as clap does, and a mistake in one line instead of clap's five.
-fn not_understood(error: &clap::Error) -> ExitCode {
+/// Prints help and version as clap does, and a mistake in one line where clap prints five.
+fn usage_error(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         error.exit();
     }
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    // What was wrong comes before the first empty line, and the values there are.
+    // The mistake and the possible values come before the first empty line.
     let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
-    // The subcommands there are, hidden ones among them: --help has the others.
+    // Not the list of subcommands, which includes hidden ones: --help lists the others.
     let what: Vec<&str> = lines.filter(|line| !line.starts_with("[subcommands: ")).collect();
     let tip = tip(error).map_or(String::new(), |name| format!(" (did you mean '{name}'?)"));
     say(format_args!("{}{tip}: try --help", what.join(" ")));
     ExitCode::from(REFUSED)
 }
 
-/// The command or option that was meant, where one is near enough.
+/// The nearest command or option, if one is near enough.
 fn tip(error: &clap::Error) -> Option<String> {
     let names = |kind| match error.get(kind) {
         Some(ContextValue::String(name)) => vec![name.as_str()],

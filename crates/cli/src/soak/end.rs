@@ -1,4 +1,4 @@
-//! The two ends of a soak: a server that echoes, and clients that say what they want to hear.
+//! The two ends of a soak: an echo server, and clients that compare what comes back with what they have sent.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,11 +10,11 @@ use anyhow::{Context, Result, anyhow, ensure};
 use busypoll_lab::Side;
 use busypoll_policy::say;
 
-use super::{Chance, SoakArgs};
+use super::{Random, SoakArgs};
 
 const PORT: u16 = 7400;
-/// No fault lasts nearly as long, the retransmissions it takes included.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than any fault lasts, with the retransmissions that it causes.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Echoes bytes and datagrams until it is killed.
 pub(super) fn serve() -> Result<()> {
@@ -24,7 +24,7 @@ pub(super) fn serve() -> Result<()> {
         let mut datagram = [0; 2048];
         loop {
             if let Ok((len, from)) = socket.recv_from(&mut datagram) {
-                // There may be no way to them at the moment.
+                // There may be no route to the client at the moment.
                 let _ = socket.send_to(&datagram[..len], from);
             }
         }
@@ -33,7 +33,7 @@ pub(super) fn serve() -> Result<()> {
         // A connection may have been reset before it is accepted.
         if let Ok((stream, _)) = listener.accept() {
             thread::spawn(move || match echo(stream) {
-                // Clients do that.
+                // Clients reset connections on purpose.
                 Err(error) if error.kind() != ErrorKind::ConnectionReset => {
                     say(format_args!("the server: {error}"));
                 }
@@ -53,9 +53,9 @@ fn echo(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// What clients have done.
+/// Counters of the clients.
 #[derive(Default)]
-struct Sum {
+struct Totals {
     connections: u64,
     reset: u64,
     bytes: u64,
@@ -63,47 +63,47 @@ struct Sum {
     answered: u64,
 }
 
-/// This process ends when the soak does, which holds the other end of its standard input.
-pub(super) fn with_the_soak() {
+/// Ends this process when the soak ends, which holds the other end of its standard input.
+pub(super) fn exit_with_the_soak() {
     thread::spawn(|| {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         process::exit(1);
     });
 }
 
-/// Clients, each with a connection of its own after the other, until the time is over.
-pub(super) fn exercise(args: &SoakArgs, out: &mut impl Write) -> Result<()> {
+/// Runs the clients until the time is over; each makes one connection after the other.
+pub(super) fn run_clients(args: &SoakArgs, out: &mut impl Write) -> Result<()> {
     let end = Instant::now() + args.duration;
     let threads: Vec<_> = (0..args.clients)
         .map(|n| {
-            let mut chance = Chance::of(args.seed, n);
+            let mut random = Random::new(args.seed, n);
             thread::spawn(move || {
-                let mut sum = Sum::default();
+                let mut totals = Totals::default();
                 while Instant::now() < end {
-                    match chance.below(8) {
-                        0 => datagrams(&mut chance, &mut sum).context("UDP")?,
-                        _ => connection(&mut chance, &mut sum).context("TCP")?,
+                    match random.below(8) {
+                        0 => datagrams(&mut random, &mut totals).context("UDP")?,
+                        _ => connection(&mut random, &mut totals).context("TCP")?,
                     }
                 }
-                anyhow::Ok(sum)
+                anyhow::Ok(totals)
             })
         })
         .collect();
-    let mut all = Sum::default();
+    let mut all = Totals::default();
     for thread in threads {
-        let sum = thread.join().map_err(|_| anyhow!("a client has panicked"))??;
-        all.connections += sum.connections;
-        all.reset += sum.reset;
-        all.bytes += sum.bytes;
-        all.datagrams += sum.datagrams;
-        all.answered += sum.answered;
+        let totals = thread.join().map_err(|_| anyhow!("a client has panicked"))??;
+        all.connections += totals.connections;
+        all.reset += totals.reset;
+        all.bytes += totals.bytes;
+        all.datagrams += totals.datagrams;
+        all.answered += totals.answered;
     }
     writeln!(
         out,
-        "{} connections, {} of them ended by a reset; {} bytes to and fro; {} of {} datagrams came back",
+        "{} connections, {} of them ended by a reset; {} bytes echoed; {} of {} datagrams echoed",
         all.connections, all.reset, all.bytes, all.answered, all.datagrams
     )?;
-    ensure!(all.bytes > 0 && all.answered > 0, "nothing came back at all");
+    ensure!(all.bytes > 0 && all.answered > 0, "nothing was echoed");
     Ok(())
 }
 
@@ -111,83 +111,83 @@ fn server() -> SocketAddr {
     (Side::Server.ipv4(), PORT).into()
 }
 
-fn connection(chance: &mut Chance, sum: &mut Sum) -> Result<()> {
+fn connection(random: &mut Random, totals: &mut Totals) -> Result<()> {
     let begun = Instant::now();
     let mut stream = loop {
-        match TcpStream::connect_timeout(&server(), PATIENCE) {
-            // It does not serve yet, or the link is down at this end.
-            Err(_) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(20)),
+        match TcpStream::connect_timeout(&server(), TIMEOUT) {
+            // The server does not listen yet, or this end's link is down.
+            Err(_) if begun.elapsed() < TIMEOUT => thread::sleep(Duration::from_millis(20)),
             done => break done.context("connect")?,
         }
     };
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(chance.below(2) == 0)?;
-    sum.connections += 1;
-    let (mut sent, mut came) = (Vec::new(), Vec::new());
-    for _ in 0..chance.below(20) {
-        fill(&mut sent, 1 << chance.below(16), chance);
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.set_nodelay(random.below(2) == 0)?;
+    totals.connections += 1;
+    let (mut sent, mut received) = (Vec::new(), Vec::new());
+    for _ in 0..random.below(20) {
+        fill(&mut sent, 1 << random.below(16), random);
         stream.write_all(&sent).context("send")?;
-        came.resize(sent.len(), 0);
-        stream.read_exact(&mut came).context("receive")?;
-        ensure!(sent == came, "bytes came back wrong");
-        sum.bytes += sent.len() as u64;
+        received.resize(sent.len(), 0);
+        stream.read_exact(&mut received).context("receive")?;
+        ensure!(sent == received, "the bytes that came back differ");
+        totals.bytes += sent.len() as u64;
     }
-    match chance.below(4) {
+    match random.below(4) {
         0 => {
-            // Closed with data that nobody has read: a reset.
-            fill(&mut sent, 100, chance);
+            // Closing with unread data sends a reset.
+            fill(&mut sent, 100, random);
             stream.write_all(&sent).context("send")?;
-            undisturbed(|| stream.peek(&mut [0])).context("receive")?;
-            sum.reset += 1;
+            retry_on_eintr(|| stream.peek(&mut [0])).context("receive")?;
+            totals.reset += 1;
         }
         1 => {
             stream.shutdown(Shutdown::Write)?;
-            let more = undisturbed(|| stream.read(&mut [0])).context("the end")?;
-            ensure!(more == 0, "more came than was sent");
+            let more = retry_on_eintr(|| stream.read(&mut [0])).context("the end")?;
+            ensure!(more == 0, "more bytes came back than were sent");
         }
         _ => {}
     }
     Ok(())
 }
 
-/// Datagrams may be lost, and come back later; what comes is right.
-fn datagrams(chance: &mut Chance, sum: &mut Sum) -> Result<()> {
+/// Sends datagrams, and checks those that come back. They may be lost, and may come late.
+fn datagrams(random: &mut Random, totals: &mut Totals) -> Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     if socket.connect(server()).is_err() {
-        // The link is down at this end: there is no way.
+        // This end's link is down: there is no route.
         thread::sleep(Duration::from_millis(20));
         return Ok(());
     }
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     let mut sent = Vec::new();
-    // What answers an earlier socket of this port may come yet.
-    let tag = chance.below(u64::MAX).to_ne_bytes();
-    for _ in 0..1 + chance.below(50) {
+    // Answers to an earlier socket of this port may still arrive.
+    let tag = random.below(u64::MAX).to_ne_bytes();
+    for _ in 0..1 + random.below(50) {
         let mut bytes = Vec::new();
-        fill(&mut bytes, tag.len() + chance.below(1400) as usize, chance);
+        fill(&mut bytes, tag.len() + random.below(1400) as usize, random);
         bytes[..tag.len()].copy_from_slice(&tag);
-        // There may be no way there at the moment, or nobody yet: an error of an earlier one.
+        // It may fail with the error of an earlier datagram: no route at the moment, or the server not yet bound.
         if socket.send(&bytes).is_ok() {
             sent.push(bytes);
-            sum.datagrams += 1;
+            totals.datagrams += 1;
         }
     }
-    let mut came = [0; 2048];
+    let mut received = [0; 2048];
     while !sent.is_empty() {
-        let Ok(len) = socket.recv(&mut came) else { break };
-        if !came[..len].starts_with(&tag) {
+        let Ok(len) = socket.recv(&mut received) else { break };
+        if !received[..len].starts_with(&tag) {
             continue;
         }
-        let at = sent.iter().position(|bytes| **bytes == came[..len]);
+        let at = sent.iter().position(|bytes| **bytes == received[..len]);
         sent.remove(at.context("a datagram came that was not sent, or came twice")?);
-        sum.answered += 1;
+        totals.answered += 1;
     }
     Ok(())
 }
 
-/// A receive with a time limit ends with EINTR when its process was stopped and goes on (signal(7)).
-fn undisturbed<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Repeats a receive that ends with EINTR: with a timeout it does when its process is stopped and continued (signal(7)).
+fn retry_on_eintr<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match receive() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -196,7 +196,7 @@ fn undisturbed<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn fill(bytes: &mut Vec<u8>, len: usize, chance: &mut Chance) {
+fn fill(bytes: &mut Vec<u8>, len: usize, random: &mut Random) {
     bytes.clear();
-    bytes.extend((0..len).map(|_| chance.below(256) as u8));
+    bytes.extend((0..len).map(|_| random.below(256) as u8));
 }

@@ -1,7 +1,7 @@
-//! `busypoll soak`: connections opened, used and ended at random between two hosts of a lab, for as long as one
-//! likes, while their link and their processes are disturbed. All that comes back is compared with what was sent.
+//! `busypoll soak`: opens, uses and ends connections at random between two hosts of a lab for a given time, while it
+//! injects faults into their link and their processes. All data that comes back is compared with what was sent.
 //!
-//! The ends are this command once more, under `busypoll run` like anybody's program: [`end`].
+//! Client and server are this command too, under `busypoll run` as any program: [`end`].
 
 mod end;
 
@@ -21,44 +21,44 @@ use crate::lab::end_with_this_process;
 
 /// Opens, uses and ends connections at random for a long time, with faults, and checks every byte.
 ///
-/// Two hosts that exist only for it (as `busypoll lab` makes them) run a server and clients of TCP and UDP under
-/// `busypoll run`. Meanwhile the link goes down and up, neighbours are forgotten, and either end is stopped for a
-/// while. It ends with the first byte that is wrong, or that does not come within a minute.
+/// Two hosts of a lab of their own (as `busypoll lab` creates) run an echo server and clients of TCP and UDP under
+/// `busypoll run`. Meanwhile the link goes down and up, neighbour tables are flushed, and processes are stopped for a
+/// moment. The command fails at the first wrong byte, or if a byte does not come back within a minute.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArgs {
-    /// How long it runs
+    /// How long to run
     #[arg(long, default_value = "30m", value_name = "TIME", value_parser = units::time)]
     duration: Duration,
-    /// The plane both ends are on
+    /// The plane of both ends
     #[arg(long, default_value = "stack", value_parser = ["kernel", "stack"])]
     plane: String,
-    /// How many clients there are at once
+    /// How many clients run at the same time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,
-    /// The beginning of chance
+    /// The seed of the random numbers
     #[arg(long, default_value_t = 1, value_parser = units::number::<u64>)]
     seed: u64,
-    /// The end of it that this process is
+    /// Which end this process is
     #[arg(long, hide = true, value_parser = ["server", "client"])]
     end: Option<String>,
 }
 
-/// Less is over before anything comes back.
+/// A shorter soak would end before any data comes back.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &SoakArgs, out: &mut impl Write) -> Result<ExitCode> {
     if args.end.is_some() {
-        end::with_the_soak();
+        end::exit_with_the_soak();
     }
     match args.end.as_deref() {
         Some("server") => end::serve(),
-        Some(_) => end::exercise(args, out),
+        Some(_) => end::run_clients(args, out),
         None => soak(args, out),
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// An end of it; ended by its end, also where that is a kill: its standard input closes.
+/// The process of one end. It ends with the soak, even when the soak is killed: its standard input closes then.
 struct End(Child);
 
 impl Drop for End {
@@ -79,7 +79,7 @@ impl End {
         command.arg("--").arg(busypoll).args(["soak", "--end", name]);
         command.args(["--duration", &format!("{}ms", args.duration.as_millis())]);
         command.args(["--clients", &args.clients.to_string(), "--seed", &args.seed.to_string()]);
-        // One that was stopped does not read.
+        // A process that is stopped would not notice that its standard input closes.
         end_with_this_process(&mut command, Signal::KILL);
         let child = command.stdin(Stdio::piped()).spawn();
         Ok(End(child.with_context(|| format!("cannot start the {name}"))?))
@@ -92,37 +92,37 @@ impl End {
 
 fn soak(args: &SoakArgs, out: &mut impl Write) -> Result<()> {
     if args.duration < SHORTEST {
-        bail!("--duration {}: less than 1 s shows nothing", units::show(args.duration));
+        bail!("--duration {}: less than 1 s tests nothing", units::show(args.duration));
     }
     enter_user_namespace()?;
     let lab = Lab::builder().build()?;
     let server = End::start(args, &lab.server, "server")?;
     let mut client = End::start(args, &lab.client, "client")?;
-    let mut chance = Chance::of(args.seed, u32::MAX);
+    let mut random = Random::new(args.seed, u32::MAX);
     let mut faults = 0;
     let status = loop {
-        thread::sleep(Duration::from_millis(200 + chance.below(1800)));
+        thread::sleep(Duration::from_millis(200 + random.below(1800)));
         if let Some(status) = client.0.try_wait()? {
             break status;
         }
-        disturb(&lab, [&server, &client], &mut chance)?;
+        inject_fault(&lab, [&server, &client], &mut random)?;
         faults += 1;
     };
     if !status.success() {
-        bail!("it failed after {faults} faults, with --seed {}", args.seed);
+        bail!("the soak failed after {faults} faults, with --seed {}", args.seed);
     }
-    Ok(writeln!(out, "{faults} faults on the way, and every byte was right")?)
+    Ok(writeln!(out, "{faults} faults, and every byte was right")?)
 }
 
-/// One fault: short enough for what is on the way to come in time.
-fn disturb(lab: &Lab, ends: [&End; 2], chance: &mut Chance) -> Result<()> {
-    let span = Duration::from_millis(5 + chance.below(300));
-    let host = [&lab.server, &lab.client][chance.below(2) as usize];
+/// One fault, short enough that data in flight still arrives in time.
+fn inject_fault(lab: &Lab, ends: [&End; 2], random: &mut Random) -> Result<()> {
+    let span = Duration::from_millis(5 + random.below(300));
+    let host = [&lab.server, &lab.client][random.below(2) as usize];
     let ip = |words: &[&str]| -> Result<()> {
         let status = host.command("ip").args(words).stderr(Stdio::null()).status();
         status.context("cannot run ip (package iproute2)").map(drop)
     };
-    match chance.below(4) {
+    match random.below(4) {
         0 => {
             ip(&["link", "set", host.interface(), "down"])?;
             thread::sleep(span);
@@ -130,7 +130,7 @@ fn disturb(lab: &Lab, ends: [&End; 2], chance: &mut Chance) -> Result<()> {
         }
         1 => ip(&["neigh", "flush", "dev", host.interface()]),
         _ => {
-            let end = ends[chance.below(2) as usize];
+            let end = ends[random.below(2) as usize];
             end.signal(Signal::STOP)?;
             thread::sleep(span);
             end.signal(Signal::CONT)
@@ -138,14 +138,14 @@ fn disturb(lab: &Lab, ends: [&End; 2], chance: &mut Chance) -> Result<()> {
     }
 }
 
-/// Chance that can be had again: SplitMix64 (Steele, Lea, Flood 2014).
-pub(crate) struct Chance(u64);
+/// Repeatable random numbers: SplitMix64 (Steele, Lea, Flood 2014).
+pub(crate) struct Random(u64);
 
-impl Chance {
-    /// Of a thread's own.
-    pub(crate) fn of(seed: u64, thread: u32) -> Self {
-        // The seed's first number, not the seed: or the threads of neighbouring seeds would be the same.
-        Chance(Chance(seed).next().wrapping_add(thread.into()))
+impl Random {
+    /// The generator of one thread.
+    pub(crate) fn new(seed: u64, thread: u32) -> Self {
+        // The first number of the seed, not the seed itself: else threads of neighbouring seeds would share sequences.
+        Random(Random(seed).next().wrapping_add(thread.into()))
     }
 
     fn next(&mut self) -> u64 {
@@ -168,9 +168,9 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_two_threads_of_any_seeds_take_the_same_course() {
-        let each = (0..20).flat_map(|seed| (0..20).map(move |thread| Chance::of(seed, thread)));
-        let courses: HashSet<_> = each.map(|mut chance| [chance.next(), chance.next()]).collect();
-        assert_eq!(courses.len(), 400);
+    fn each_seed_and_thread_has_its_own_random_sequence() {
+        let each = (0..20).flat_map(|seed| (0..20).map(move |thread| Random::new(seed, thread)));
+        let sequences: HashSet<_> = each.map(|mut random| [random.next(), random.next()]).collect();
+        assert_eq!(sequences.len(), 400);
     }
 }
