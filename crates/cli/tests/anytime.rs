@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::thread;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
-use echo::{build, place, source};
+use echo::{build, temp_dir, source};
 use support::BUSYPOLL;
 #[allow(unused_imports, reason = "support/echo.rs")]
 use support::wait_until;
@@ -23,14 +23,14 @@ use support::wait_until;
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let place = place("anytime");
+        let dir = temp_dir("anytime");
         for (name, library) in [("anytime", false), ("anytime.so", true)] {
             let mut compiler = Command::new("cc");
-            compiler.args(["-O1", "-w", "-o"]).arg(place.join(name));
+            compiler.args(["-O1", "-w", "-o"]).arg(dir.join(name));
             compiler.args(library.then_some(["-shared", "-fPIC", "-DLIBRARY"]).iter().flatten());
             build(compiler.arg(source("anytime.c")).arg("-ldl"));
         }
-        place.join("anytime")
+        dir.join("anytime")
     })
 }
 

@@ -23,12 +23,12 @@ const TIMES: u32 = 200;
 
 /// Attached, the program's busy polling finds packets; before and after, it finds none.
 fn takes_effect(lab: &Lab, pid: u32, client: &mut Client) -> String {
-    let state = place("state");
+    let state = temp_dir("state");
     let (server, number) = (&lab.server, pid.to_string());
     let exchange = |client: &mut Client| busy_polled(server, || client.exchange(TIMES));
     assert_eq!(exchange(client), 0, "before");
-    let report = succeeds(&mut busypoll(lab, &state, &["attach", &number, "--busy-poll", LONG]));
-    finds_packets(lab, || client.exchange(TIMES));
+    let report = succeeds(&mut busypoll(lab, &state, &["attach", &number, "--busy-poll", LONG_POLL]));
+    busy_polling_finds_packets(lab, || client.exchange(TIMES));
     let detached = succeeds(&mut busypoll(lab, &state, &["detach", &number]));
     assert!(detached.contains(", 0 left alone"), "{detached}");
     // What was sent while it went from polling to sleeping may still be found by polling.
@@ -42,7 +42,7 @@ fn takes_effect(lab: &Lab, pid: u32, client: &mut Client) -> String {
 fn a_python_server_that_waits_in_epoll() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let server = python(&lab.server);
     let mut client = Client::connect(&lab, PORT);
@@ -65,21 +65,21 @@ fn a_python_server_that_waits_in_epoll() {
 fn a_static_server_that_waits_in_recv_also_for_connections_to_come() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let server = Running::start(lab.server.command(static_c()).arg(port()));
     let mut client = Client::connect(&lab, PORT);
     takes_effect(&lab, server.pid(), &mut client);
     assert_eq!(busy_polls(server.pid()), [0, 0]);
     // One spinner for one CPU: the listener costs none and hands the setting down.
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = server.pid().to_string();
     drop(client);
     wait_until("the connection is closed", || busy_polls(server.pid()) == [0]);
-    succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", LONG]));
+    succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", LONG_POLL]));
     let mut later = Client::connect(&lab, PORT);
     assert_eq!(busy_polls(server.pid()), [20_000, 20_000]);
-    finds_packets(&lab, || later.exchange(TIMES));
+    busy_polling_finds_packets(&lab, || later.exchange(TIMES));
     // The one that inherited it is not ours to put back.
     succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
     assert_eq!(busy_polls(server.pid()), [0, 20_000]);
@@ -89,7 +89,7 @@ fn a_static_server_that_waits_in_recv_also_for_connections_to_come() {
 fn redis_as_it_is() {
     needs_root!();
     needs!(program "redis-server", program "redis-cli");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut redis = lab.server.command("redis-server");
     redis.args(["--port", "6379", "--save", "", "--protected-mode", "no"]);
@@ -101,7 +101,7 @@ fn redis_as_it_is() {
         line.clear();
         assert!(output.read_line(&mut line).unwrap() > 0);
     }
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = redis.id().to_string();
     let ping = |times: &str| {
         let host = lab.server.ipv4().to_string();
@@ -110,8 +110,8 @@ fn redis_as_it_is() {
         assert_eq!(succeeds(&mut cli).matches("PONG").count().to_string(), times);
     };
     assert_eq!(busy_polled(&lab.server, || ping("200")), 0);
-    succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", LONG]));
-    finds_packets(&lab, || ping("200"));
+    succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", LONG_POLL]));
+    busy_polling_finds_packets(&lab, || ping("200"));
     succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
     assert_eq!(busy_polled(&lab.server, || ping("200")), 0);
     redis.kill().unwrap();
@@ -122,7 +122,7 @@ fn redis_as_it_is() {
 fn a_go_server() {
     needs_root!();
     needs!(program "go");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let server = Running::start(lab.server.command(go()).arg(port()));
     let mut client = Client::connect(&lab, PORT);
@@ -133,9 +133,9 @@ fn a_go_server() {
 fn a_java_server() {
     needs_root!();
     needs!(program "java", program "javac");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let folder = place("java");
+    let folder = temp_dir("java");
     build(Command::new("javac").arg("-d").arg(&folder).arg(source("Echo.java")));
     let server = Running::start(
         lab.server
@@ -152,19 +152,19 @@ fn a_java_server() {
 fn a_process_in_another_network_namespace_from_outside() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let server = python(&lab.server);
     let mut client = Client::connect(&lab, PORT);
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = server.pid().to_string();
     let outside = |arguments: &[&str]| {
         let mut command = Command::new(BUSYPOLL);
         succeeds(command.env("BUSYPOLL_STATE", &state).args(arguments))
     };
-    let report = outside(&["attach", &pid, "--busy-poll", LONG]);
+    let report = outside(&["attach", &pid, "--busy-poll", LONG_POLL]);
     assert!(report.contains(lab.server.interface()), "the device's name: {report}");
-    finds_packets(&lab, || client.exchange(TIMES));
+    busy_polling_finds_packets(&lab, || client.exchange(TIMES));
     outside(&["detach", &pid]);
     assert_eq!(epolls(server.pid()), [EpollParams::default()]);
 }
@@ -173,12 +173,12 @@ fn a_process_in_another_network_namespace_from_outside() {
 fn a_policy_chooses_the_sockets() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let program = static_c();
     let one = Running::start(lab.server.command(&program).arg("7001"));
     let two = Running::start(lab.server.command(&program).arg("7002"));
-    let state = place("state");
+    let state = temp_dir("state");
     let policy = state.join("policy.toml");
     fs::write(
         &policy,
@@ -194,7 +194,7 @@ fn a_policy_chooses_the_sockets() {
     assert_eq!((busy_polls(one.pid()), busy_polls(two.pid())), (vec![0], vec![33]));
     fs::write(&policy, "[[rule]]\nlocal_prot=7002\nbusy_poll=33\n").unwrap();
     let refused = busypoll(&lab, &state, &arguments).output().unwrap();
-    complains(&refused, &["policy.toml:2", "did you mean 'local_port'?"]);
+    fails_with(&refused, &["policy.toml:2", "did you mean 'local_port'?"]);
 }
 
 /// The command as another user, on the server.
@@ -220,7 +220,7 @@ fn within_reach(name: &str, files: &[&Path]) -> std::path::PathBuf {
 fn without_root_ones_own_processes_and_no_others() {
     needs_root!();
     needs!(program "cc", program "setpriv");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let folder = within_reach("own", &[&static_c(), Path::new(BUSYPOLL)]);
     let state = folder.join("state");
@@ -232,9 +232,9 @@ fn without_root_ones_own_processes_and_no_others() {
         command.output().unwrap()
     };
     let mut client = Client::connect(&lab, PORT);
-    let output = attach(own.pid(), &["--busy-poll", LONG]);
+    let output = attach(own.pid(), &["--busy-poll", LONG_POLL]);
     assert!(output.status.success(), "{output:?}");
-    finds_packets(&lab, || client.exchange(TIMES));
+    busy_polling_finds_packets(&lab, || client.exchange(TIMES));
     let policy = folder.join("policy.toml");
     fs::write(&policy, "prefer_busy_poll = true\n").unwrap();
     let output = attach(own.pid(), &["--policy", policy.to_str().unwrap()]);
@@ -245,14 +245,14 @@ fn without_root_ones_own_processes_and_no_others() {
     assert_eq!(busy_polls(own.pid()), [0, 0]);
     drop(client);
     let other = Running::start(lab.server.command(folder.join("echo")).arg("7001"));
-    complains(&attach(other.pid(), &[]), &["another user", "CAP_SYS_PTRACE"]);
+    fails_with(&attach(other.pid(), &[]), &["another user", "CAP_SYS_PTRACE"]);
     let mut undumpable = as_nobody(&lab, folder.join("echo"));
     let undumpable = Running::start(undumpable.args(["7002", "nodump"]));
-    complains(&attach(undumpable.pid(), &[]), &["not dumpable", "CAP_SYS_PTRACE"]);
+    fails_with(&attach(undumpable.pid(), &[]), &["not dumpable", "CAP_SYS_PTRACE"]);
     assert_eq!((busy_polls(other.pid()), busy_polls(undumpable.pid())), (vec![0], vec![0]));
     // Root may.
     let pid = undumpable.pid().to_string();
-    succeeds(&mut busypoll(&lab, &place("state"), &["attach", &pid, "--busy-poll", "40"]));
+    succeeds(&mut busypoll(&lab, &temp_dir("state"), &["attach", &pid, "--busy-poll", "40"]));
     assert_eq!(busy_polls(undumpable.pid()), [40]);
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -261,14 +261,14 @@ fn without_root_ones_own_processes_and_no_others() {
 fn processes_that_are_gone_or_going() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let state = place("state");
+    let state = temp_dir("state");
     let mut child = Command::new("true").spawn().unwrap();
     child.wait().unwrap();
     let pid = child.id().to_string();
-    complains(&busypoll(&lab, &state, &["attach", &pid]).output().unwrap(), &["no process", &pid]);
-    complains(
+    fails_with(&busypoll(&lab, &state, &["attach", &pid]).output().unwrap(), &["no process", &pid]);
+    fails_with(
         &busypoll(&lab, &state, &["attach", "0x1"]).output().unwrap(),
         &["'0x1' is no process number"],
     );
@@ -300,13 +300,13 @@ fn processes_that_are_gone_or_going() {
 fn where_nothing_can_be_written_down_nothing_is_changed() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let server = Running::start(lab.server.command(static_c()).arg(port()));
-    let file = place("state").join("file");
+    let file = temp_dir("state").join("file");
     fs::write(&file, "").unwrap();
     let output = busypoll(&lab, &file, &["attach", &server.pid().to_string()]).output().unwrap();
-    complains(&output, &["BUSYPOLL_STATE"]);
+    fails_with(&output, &["BUSYPOLL_STATE"]);
     assert_eq!(busy_polls(server.pid()), [0]);
 }
 
@@ -314,11 +314,11 @@ fn where_nothing_can_be_written_down_nothing_is_changed() {
 fn json_for_programs() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let server = python(&lab.server);
     let _client = Client::connect(&lab, PORT);
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = server.pid().to_string();
     let text = succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--json"]));
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -337,7 +337,7 @@ fn json_for_programs() {
 fn of_several_threads_as_many_spin_as_there_are_cpus() {
     needs_root!();
     needs!(program "memcached");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut memcached = lab.server.command("memcached");
     memcached.args(["-u", "root", "-t", "4", "-p", "11211", "-U", "0"]).stdin(Stdio::null());
@@ -353,7 +353,7 @@ fn of_several_threads_as_many_spin_as_there_are_cpus() {
     });
     let polling =
         || epolls(memcached.id()).iter().filter(|params| params.busy_poll_usecs > 0).count();
-    let state = place("state");
+    let state = temp_dir("state");
     wait_until("each thread has its connection", || {
         let report = succeeds(&mut busypoll(&lab, &state, &["attach", &pid]));
         // The listener's instance spins for nobody; of the others one has the CPU of the host.

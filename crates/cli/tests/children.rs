@@ -15,7 +15,7 @@ use echo::*;
 use support::*;
 
 fn probe(options: &[&str]) -> PathBuf {
-    let program = place("probe").join("probe");
+    let program = temp_dir("probe").join("probe");
     let mut compiler = Command::new("cc");
     build(compiler.args(options).arg("-o").arg(&program).arg(source("probe.c")));
     program
@@ -23,7 +23,7 @@ fn probe(options: &[&str]) -> PathBuf {
 
 /// `/bin/true` that is another user's, with that user's rights.
 fn privileged() -> PathBuf {
-    let program = place("privileged").join("true");
+    let program = temp_dir("privileged").join("true");
     // By another process: what this one forks meanwhile would hold the copy open, and busy.
     build(Command::new("cp").arg("/bin/true").arg(&program));
     chown(&program, Some(65534), None).unwrap();
@@ -39,7 +39,7 @@ fn shell(options: &[&str], script: &str, program: &Path) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -61,7 +61,7 @@ fn a_static_child_is_supervised() {
         "timeout 20 sh -c \"$0; $0 | cat\" | sort -u",
     ] {
         let output = shell(&["--busy-poll", "77us", "--strict"], script, &program);
-        assert_eq!((&*text(&output), &*said(&output)), ("77\n", ""), "{script}");
+        assert_eq!((&*text(&output), &*stderr_of(&output)), ("77\n", ""), "{script}");
     }
 }
 
@@ -95,13 +95,13 @@ fn a_script_is_what_its_interpreter_is() {
     for line in [format!("#! {}", program.display()), "#!/usr/bin/env probe".to_owned()] {
         let script = script(&line, &program);
         let output = shell(&["--busy-poll", "77us", "--strict"], "$0; exec script", &script);
-        assert_eq!((&*text(&output), &*said(&output)), ("77\n77\n", ""), "{line}");
+        assert_eq!((&*text(&output), &*stderr_of(&output)), ("77\n77\n", ""), "{line}");
     }
     let program = privileged();
     let script = script(&format!("#!{}", program.display()), &program);
     let output = shell(&["--strict"], "$0; echo $?", &script);
     assert_eq!(text(&output), "2\n", "{output:?}");
-    assert!(said(&output).contains("setuid"), "{output:?}");
+    assert!(stderr_of(&output).contains("setuid"), "{output:?}");
 }
 
 #[test]
@@ -110,16 +110,16 @@ fn a_child_with_other_rights_is_named() {
     let program = privileged();
     let output = shell(&[], "$0; echo $?", &program);
     assert_eq!(text(&output), "0\n", "{output:?}");
-    let line = said(&output);
+    let line = stderr_of(&output);
     assert_eq!(line.lines().count(), 1, "{line}");
     assert!(line.contains(program.to_str().unwrap()) && line.contains("setuid"), "{line}");
     // With --strict it is not started, as if it were the program itself.
     let output = shell(&["--strict"], "$0; echo $?", &program);
     assert_eq!(text(&output), "2\n", "{output:?}");
-    assert!(said(&output).contains("without --strict"), "{output:?}");
+    assert!(stderr_of(&output).contains("without --strict"), "{output:?}");
     let mut itself = Command::new(BUSYPOLL);
     itself.args(["run", "--strict", "--"]).arg(&program).stdin(Stdio::null());
-    complains(&itself.output().unwrap(), &["setuid", "without --strict"]);
+    fails_with(&itself.output().unwrap(), &["setuid", "without --strict"]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn what_an_ordinary_user_gives_up_to_be_supervised_is_said() {
     ]);
     let output = command.arg("--").arg(&program).stdin(Stdio::null()).output().unwrap();
     assert_eq!(text(&output), "77\n", "{output:?}");
-    assert!(said(&output).contains("no_new_privs"), "{output:?}");
+    assert!(stderr_of(&output).contains("no_new_privs"), "{output:?}");
 }
 
 /// A static program whose supervisor has something to say while it waits for it, where nobody reads any more, or nobody

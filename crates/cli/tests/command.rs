@@ -24,11 +24,11 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// The one line of an output that may have no other, without the banner of the lab; exit code 2.
-fn one_line(output: &Output) -> String {
-    one_line_with(output, 2)
+fn error_line(output: &Output) -> String {
+    error_line_with(output, 2)
 }
 
-fn one_line_with(output: &Output, code: i32) -> String {
+fn error_line_with(output: &Output, code: i32) -> String {
     let lines = text(&output.stderr).lines().filter(|line| !line.starts_with("busypoll: lab "));
     let lines: Vec<&str> = lines.collect();
     assert_eq!((lines.len(), text(&output.stdout)), (1, ""), "{output:?}");
@@ -52,7 +52,7 @@ fn mistakes_get_one_line_with_a_remedy_and_exit_code_2() {
         (&["doctor", "--list", "--json"], "--list"),
         (&["bench", "--list", "--arms", "kernel-*"], "--list"),
     ] {
-        let line = one_line(&busypoll(arguments));
+        let line = error_line(&busypoll(arguments));
         assert!(line.starts_with("busypoll: ") && line.contains(named), "{line}");
         assert!(line.ends_with("try --help"), "{line}");
     }
@@ -72,7 +72,7 @@ fn the_benchmark_refuses_what_cannot_be_in_one_line() {
         (["serve", "--listen", "127.0.0.1:65535"], "next port"),
         (["serve", "--cpu", "8191"], "CPU 8191"),
     ] {
-        let line = one_line(&busypoll(&arguments));
+        let line = error_line(&busypoll(&arguments));
         assert!(line.starts_with("busypoll: ") && line.contains(named), "{line}");
     }
 }
@@ -138,7 +138,7 @@ fn help_is_there() {
         assert!(asked.status.success(), "{about_help:?}: {asked:?}");
         assert_eq!(text(&asked.stdout), text(&same.stdout), "{about_help:?}");
     }
-    assert!(one_line(&busypoll(&["help", "--version"])).contains("'--version'"));
+    assert!(error_line(&busypoll(&["help", "--version"])).contains("'--version'"));
 }
 
 #[test]
@@ -149,10 +149,10 @@ fn the_commands_exit_code_is_passed_on() {
     assert_eq!(busypoll(&["lab", "--", "sh", "-c", "kill -TERM $$"]).status.code(), Some(143));
     // As of env(1), also where the lab is there already.
     for (program, code) in [("/nonexistent/program", 127), ("/etc/passwd", 126), ("/etc", 126)] {
-        let line = one_line_with(&busypoll(&["lab", "--", program]), code);
+        let line = error_line_with(&busypoll(&["lab", "--", program]), code);
         assert!(line.starts_with(&format!("busypoll: cannot run {program}: ")), "{line}");
         let inside = busypoll(&["lab", "--", BUSYPOLL, "lab", "--host", "server", program]);
-        assert_eq!(one_line_with(&inside, code), line);
+        assert_eq!(error_line_with(&inside, code), line);
     }
 }
 
@@ -166,7 +166,7 @@ fn what_is_mistyped_is_named_where_it_is_near() {
         (&["bench", "--arms", "kernel-upd-spin"], "kernel-udp-spin"),
         (&["bench", "--workload", "crr", "--arms", "kernel-tcp-cr"], "kernel-tcp-crr"),
     ] {
-        let line = one_line(&busypoll(arguments));
+        let line = error_line(&busypoll(arguments));
         assert!(line.contains(&format!("did you mean '{meant}'?")), "{line}");
     }
     for arguments in [
@@ -177,7 +177,7 @@ fn what_is_mistyped_is_named_where_it_is_near() {
         &["bench", "--arms", "telepathy"],
         &["bench", "--workload", "stream", "--arms", "x"],
     ] {
-        let line = one_line(&busypoll(arguments));
+        let line = error_line(&busypoll(arguments));
         assert!(!line.contains("did you mean"), "{line}");
     }
 }
@@ -292,7 +292,7 @@ fn a_lab_that_has_ended_is_called_that() {
         .args(["lab", "true"])
         .envs([("BUSYPOLL_LAB_CLIENT_NS", "/proc/0/fd/3"), ("BUSYPOLL_LAB_CLIENT_CPU", "0")])
         .output();
-    let line = one_line_with(&output.unwrap(), 125);
+    let line = error_line_with(&output.unwrap(), 125);
     assert!(line.contains("has ended") && line.contains("/proc/0/fd/3"), "{line}");
 }
 
@@ -442,7 +442,7 @@ fn a_user_without_root_is_told_which_sysctl_is_in_the_way() {
     );
     let output =
         Command::new("unshare").args(["--user", "--map-root-user", "sh", "-c", &script]).output();
-    let line = one_line_with(&output.unwrap(), 125);
+    let line = error_line_with(&output.unwrap(), 125);
     for wanted in
         ["busypoll: ", "user.max_user_namespaces is 0", "sysctl user.max_user_namespaces="]
     {

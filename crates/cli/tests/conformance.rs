@@ -101,7 +101,7 @@ fn differences(plain: &str, other: &str) -> Vec<String> {
 
 /// Runs the program both ways; on the stack plane `connections` says that the kernel has made none.
 fn is_as_plain(cases: Cases, how: &[&str], kernel_connections: bool) {
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = conformance("conformance");
     let (plain, _) = transcripts(&program, cases, &[]);
     let (here, made) = transcripts(&program, cases, how);

@@ -22,10 +22,10 @@ use support::*;
 fn what_somebody_else_has_changed_since_is_left_alone() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let server = Running::start(lab.server.command(static_c()).arg(port()));
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = server.pid().to_string();
     succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", "40"]));
     assert_eq!(busy_polls(server.pid()), [40]);
@@ -41,10 +41,10 @@ fn what_somebody_else_has_changed_since_is_left_alone() {
 fn twice_attached_what_stood_first_comes_back() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let server = python(&lab.server);
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = server.pid().to_string();
     for us in ["40", "60"] {
         succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", us]));
@@ -58,10 +58,10 @@ fn twice_attached_what_stood_first_comes_back() {
 fn a_socket_that_has_passed_to_a_child_is_put_back_there() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut parent = Running::start(lab.server.command(static_c()).arg(port()).arg("fork"));
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = parent.pid().to_string();
     let mut child = 0;
     wait_until("the child", || {
@@ -71,13 +71,13 @@ fn a_socket_that_has_passed_to_a_child_is_put_back_there() {
     });
     succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", "40"]));
     assert_eq!(busy_polls(child), [40], "it is one socket");
-    parent.say("");
+    parent.send_line("");
     parent.child.wait().unwrap();
     let report = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
     assert!(report.contains("1 put back"), "{report}");
     assert_eq!(busy_polls(child), [0]);
     let gone = busypoll(&lab, &state, &["detach", &pid]).output().unwrap();
-    complains(&gone, &["no process", "no changes to one are written down"]);
+    fails_with(&gone, &["no process", "no changes to one are written down"]);
 }
 
 /// An epoll instance that watches a socket, and polls as told.
@@ -90,12 +90,12 @@ fn epoll_on(socket: &UdpSocket) -> OwnedFd {
 #[test]
 fn another_epoll_or_socket_of_the_same_number_is_left_alone() {
     needs_root!();
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let bind = || lab.server.enter(|| UdpSocket::bind((lab.server.ipv4(), 0))).unwrap().unwrap();
     let (one, two, three) = (bind(), bind(), bind());
     let (replaced, kept) = (epoll_on(&one), epoll_on(&two));
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = std::process::id().to_string();
     // This very process; its threads that run other tests wait for this one.
     let policy = state.join("policy.toml");
@@ -128,9 +128,9 @@ fn another_epoll_or_socket_of_the_same_number_is_left_alone() {
 fn a_setting_that_was_changed_twice_is_told_of_once() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let state = place("state");
+    let state = temp_dir("state");
     let program = Running::start(lab.server.command("python3").arg(source("echo.py")).arg("7000"));
     let before = epolls(program.pid());
     let pid = program.pid().to_string();
@@ -157,9 +157,9 @@ fn a_setting_that_was_changed_twice_is_told_of_once() {
 fn what_was_done_and_could_not_be_told_was_done() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let state = place("state");
+    let state = temp_dir("state");
     let start =
         |port| Running::start(lab.server.command("python3").arg(source("echo.py")).arg(port));
     let programs = ["7000", "7001"].map(start);

@@ -11,7 +11,7 @@ use std::{env, fs};
 
 use busypoll_lab::{Lab, needs, needs_root};
 use serde_json::Value;
-use support::{BUSYPOLL, complains, here, on};
+use support::{BUSYPOLL, fails_with, run_locally, run_on_host};
 
 waiter_test!();
 
@@ -40,16 +40,16 @@ fn codes(report: &Value) -> Vec<&str> {
 
 #[test]
 fn what_it_cannot_look_at_gets_one_line() {
-    complains(&here(&["doctor", "nosuch0"]), &["nosuch0", "ip link"]);
-    complains(&here(&["doctor", "lo", "nosuch0", "--json"]), &["nosuch0"]);
-    complains(&here(&["doctor", "--peer", "300.0.0.1"]), &["--peer", "no address of '300.0.0.1'"]);
-    complains(&here(&["doctor", "--pid", "4294967295"]), &["4294967295", "no such process"]);
-    complains(&here(&["doctor", "--pid", "x"]), &["'x'"]);
+    fails_with(&run_locally(&["doctor", "nosuch0"]), &["nosuch0", "ip link"]);
+    fails_with(&run_locally(&["doctor", "lo", "nosuch0", "--json"]), &["nosuch0"]);
+    fails_with(&run_locally(&["doctor", "--peer", "300.0.0.1"]), &["--peer", "no address of '300.0.0.1'"]);
+    fails_with(&run_locally(&["doctor", "--pid", "4294967295"]), &["4294967295", "no such process"]);
+    fails_with(&run_locally(&["doctor", "--pid", "x"]), &["'x'"]);
 }
 
 #[test]
 fn every_rule_is_listed_with_its_source() {
-    let listed = text(&here(&["doctor", "--list"]));
+    let listed = text(&run_locally(&["doctor", "--list"]));
     for code in ["BP-VETH-GRO-OFF", "BP-RPS", "BP-GOVERNOR", "BP-SOCK-IN-EPOLL"] {
         assert!(listed.contains(code), "{code}");
     }
@@ -62,14 +62,14 @@ fn the_two_reports_say_the_same() {
     needs_root!();
     let lab = Lab::builder().gro(false).build().unwrap();
     let device = lab.client.interface();
-    let output = on(&lab.client, &["doctor", device]);
+    let output = run_on_host(&lab.client, &["doctor", device]);
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output);
     assert!(!told.contains('\x1b'), "colour into a pipe: {told}");
     let remedy = format!("remedy  ethtool -K {device} gro on");
     assert!(told.contains(&remedy) && told.contains("[BP-VETH-GRO-OFF]"), "{told}");
 
-    let report = report(&on(&lab.client, &["doctor", device, "--json"]));
+    let report = report(&run_on_host(&lab.client, &["doctor", device, "--json"]));
     assert_eq!(report["verdict"], "impossible");
     let finding = &report["findings"][0];
     assert_eq!(finding["code"], "BP-VETH-GRO-OFF");
@@ -146,7 +146,7 @@ fn without_proc_it_says_so_in_one_line() {
     needs!(program "unshare");
     let script = format!("mount -t tmpfs tmpfs /proc && exec {BUSYPOLL} doctor");
     let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
-    complains(&output, &["/proc"]);
+    fails_with(&output, &["/proc"]);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_container_without_netlink_gets_one_line() {
     command.args(["doctor", "lo"]);
     // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
     unsafe { command.pre_exec(refuse_netlink) };
-    complains(&command.output().unwrap(), &["netlink"]);
+    fails_with(&command.output().unwrap(), &["netlink"]);
 }
 
 /// Has the kernel refuse this process every AF_NETLINK socket, as strict containers do.
@@ -202,7 +202,7 @@ fn refuse_netlink() -> io::Result<()> {
 #[test]
 fn a_peer_may_have_a_name() {
     // Of either family, as the file of hosts has it.
-    let output = here(&["doctor", "--peer", "localhost", "--json"]);
+    let output = run_locally(&["doctor", "--peer", "localhost", "--json"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let findings = report["findings"].as_array().unwrap();

@@ -58,8 +58,8 @@ fn end(
 fn what_was_sent_arrives_however_the_program_ends() {
     needs_root!();
     needs!(program "cc", program "timeout");
-    let _one = alone();
-    let program = place("last_words").join("last_words");
+    let _one = one_test_at_a_time();
+    let program = temp_dir("last_words").join("last_words");
     build(
         Command::new("cc")
             .args(["-O1", "-pthread", "-o"])

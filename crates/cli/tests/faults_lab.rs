@@ -5,7 +5,7 @@ mod support;
 
 use busypoll_lab::{Lab, needs, needs_root};
 use support::faults::{FAULT, Fault, find_and_cure_all, has_no_cure};
-use support::lab_place::LabPlace;
+use support::lab_machine::LabMachine;
 
 waiter_test!();
 
@@ -45,14 +45,14 @@ const DEVICE: &[Fault] = &[
         name: "RPS on one queue of two",
         code: "BP-RPS",
         make: "echo 2 > /sys/class/net/$DEV/queues/rx-1/rps_cpus",
-        says: &["rx-1"],
+        contains_all: &["rx-1"],
         ..FAULT
     },
     Fault {
         name: "RPS on every queue",
         code: "BP-RPS",
         make: "for queue in /sys/class/net/$DEV/queues/rx-*; do echo 3 > $queue/rps_cpus; done",
-        says: &["rx-0", "rx-1"],
+        contains_all: &["rx-0", "rx-1"],
         ..FAULT
     },
     Fault {
@@ -93,35 +93,35 @@ const PROGRAMS: &[Fault] = &[
         name: "a program that waits in recv without SO_BUSY_POLL",
         code: "BP-SOCK-OFF",
         waiter: "recv",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         ..FAULT
     },
     Fault {
         name: "a connected socket that waits in recv without SO_BUSY_POLL",
         code: "BP-SOCK-OFF",
         waiter: "recv connect=10.77.0.1:7301",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         ..FAULT
     },
     Fault {
         name: "SO_BUSY_POLL on a program that waits in epoll",
         code: "BP-SOCK-IN-EPOLL",
         waiter: "epoll so=50",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         ..FAULT
     },
     Fault {
         name: "a program that waits in epoll without parameters",
         code: "BP-EPOLL-OFF",
         waiter: "epoll",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         ..FAULT
     },
     Fault {
         name: "SO_PREFER_BUSY_POLL where interrupts are not deferred",
         code: "BP-PREFER-NO-DEFER",
         waiter: "recv so=50 prefer",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         tidy: "busypoll tune rollback >/dev/null",
         ..FAULT
     },
@@ -129,7 +129,7 @@ const PROGRAMS: &[Fault] = &[
         name: "an epoll that prefers busy polling where interrupts are not deferred",
         code: "BP-PREFER-NO-DEFER",
         waiter: "epoll ep=50 ep-prefer",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         tidy: "busypoll tune rollback >/dev/null",
         ..FAULT
     },
@@ -139,16 +139,16 @@ const PROGRAMS: &[Fault] = &[
 fn faults_of_programs_are_found_and_cured() {
     needs_root!();
     needs!(program "taskset", program "unshare", program "nsenter");
-    let place = LabPlace::new(Lab::builder().build().unwrap());
-    find_and_cure_all(&place, PROGRAMS);
+    let machine = LabMachine::new(Lab::builder().build().unwrap());
+    find_and_cure_all(&machine, PROGRAMS);
 }
 
 #[test]
 fn faults_of_a_veth_are_found_and_cured() {
     needs_root!();
     needs!(program "ethtool", program "ip", program "unshare", program "nsenter");
-    let place = LabPlace::new(Lab::builder().queues(2).build().unwrap());
-    find_and_cure_all(&place, DEVICE);
+    let machine = LabMachine::new(Lab::builder().queues(2).build().unwrap());
+    find_and_cure_all(&machine, DEVICE);
 }
 
 /// What no setting changes is told, with no command beside it.
@@ -156,14 +156,14 @@ fn faults_of_a_veth_are_found_and_cured() {
 fn what_cannot_be_cured_has_no_remedy() {
     needs_root!();
     needs!(program "ip", program "unshare");
-    let place = LabPlace::new(Lab::builder().build().unwrap());
-    for (code, make, ask) in [
+    let machine = LabMachine::new(Lab::builder().build().unwrap());
+    for (code, make, arguments) in [
         ("BP-LOOPBACK", "", "lo"),
         ("BP-PEER-LOCAL", "", "--peer 127.0.0.1"),
         ("BP-PEER-LOCAL", "", "--peer 10.77.0.2"),
         ("BP-TUN", "ip tuntap add dev tap0 mode tap; ip link set tap0 up", "tap0"),
         ("BP-TUN", "ip tuntap add dev tun0 mode tun; ip link set tun0 up", "tun0"),
     ] {
-        has_no_cure(&place, code, make, ask);
+        has_no_cure(&machine, code, make, arguments);
     }
 }

@@ -4,8 +4,8 @@
 mod support;
 
 use busypoll_lab::{needs, needs_vm};
-use support::faults::{FAULT, Fault, Place, faults_found, find_and_cure_all, has_no_cure};
-use support::vm_place::{Vm, builder};
+use support::faults::{FAULT, Fault, TestMachine, faults_found, find_and_cure_all, has_no_cure};
+use support::vm_machine::{Vm, builder};
 
 waiter_test!();
 
@@ -19,7 +19,7 @@ fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
     let _alone = MACHINE.lock();
     let vm = Vm::of(builder().command_line("isolcpus=3"));
     // CPU 3 is set apart, and vmxnet3 comes with LRO on: faults to be made, not found.
-    vm.says(&format!("{TO_CPU_2} ip link set vmxnet30 up; ethtool -K vmxnet30 lro off"));
+    vm.output_of(&format!("{TO_CPU_2} ip link set vmxnet30 up; ethtool -K vmxnet30 lro off"));
     old_kernel(&vm);
     find_and_cure_all(&vm, FAULTS);
 }
@@ -57,7 +57,7 @@ fn old_kernel(vm: &Vm) {
 const FAULTS: &[Fault] = &[
     Fault {
         name: "an interrupt that may wait a millisecond",
-        code: "BP-COALESCE-LONG",
+        code: "BP-COALESCE-LONG_POLL",
         make: "ethtool -C $DEV rx-usecs 1000",
         tidy: "ethtool -C $DEV rx-usecs 3",
         ..FAULT
@@ -66,14 +66,14 @@ const FAULTS: &[Fault] = &[
         name: "large receive offload",
         code: "BP-LRO-ON",
         make: "ethtool -K vmxnet30 lro on",
-        ask: "vmxnet30",
+        arguments: "vmxnet30",
         ..FAULT
     },
     Fault {
         name: "the receive interrupt on another NUMA node",
         code: "BP-IRQ-FAR-NODE",
         make: "echo 0 > /proc/irq/$irq/smp_affinity_list",
-        says: &["node 1"],
+        contains_all: &["node 1"],
         ..FAULT
     },
     Fault {
@@ -87,7 +87,7 @@ const FAULTS: &[Fault] = &[
         code: "BP-IRQ-APP-CPU",
         waiter: "recv so=50",
         make: "taskset -p 4 $PID >/dev/null",
-        ask: "--pid $PID $DEV",
+        arguments: "--pid $PID $DEV",
         tidy: "echo 2 > /proc/irq/$irq/smp_affinity_list",
         ..FAULT
     },
@@ -96,7 +96,7 @@ const FAULTS: &[Fault] = &[
         code: "BP-APP-FAR-NODE",
         waiter: "recv so=50",
         make: "taskset -p 1 $PID >/dev/null",
-        ask: "--pid $PID $DEV",
+        arguments: "--pid $PID $DEV",
         ..FAULT
     },
     Fault {
@@ -116,7 +116,7 @@ const FAULTS: &[Fault] = &[
         name: "one CPU under schedutil",
         code: "BP-GOVERNOR",
         make: "echo schedutil > /sys/devices/system/cpu/cpu2/cpufreq/scaling_governor",
-        says: &["CPU 2", "schedutil"],
+        contains_all: &["CPU 2", "schedutil"],
         ..FAULT
     },
     Fault {
@@ -154,7 +154,7 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "busy_read of a hundred milliseconds",
-        code: "BP-SYSCTL-LONG",
+        code: "BP-SYSCTL-LONG_POLL",
         make: "echo 100000 > /proc/sys/net/core/busy_read",
         tidy: "echo 0 > /proc/sys/net/core/busy_poll; echo 0 > /proc/sys/net/core/busy_read",
         ..FAULT
@@ -175,14 +175,14 @@ const FAULTS: &[Fault] = &[
         name: "a NIC that is down",
         code: "BP-DEVICE-DOWN",
         make: "ip link set virtio0 down",
-        ask: "virtio0",
+        arguments: "virtio0",
         ..FAULT
     },
     Fault {
         name: "SO_BUSY_POLL on a program that waits in poll, without net.core.busy_poll",
         code: "BP-SOCK-IN-POLL",
         waiter: "poll so=50",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         tidy: "echo 0 > /proc/sys/net/core/busy_poll",
         ..FAULT
     },
@@ -190,7 +190,7 @@ const FAULTS: &[Fault] = &[
         name: "SO_BUSY_POLL on a program that waits in select, without net.core.busy_poll",
         code: "BP-SOCK-IN-POLL",
         waiter: "select so=50",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         tidy: "echo 0 > /proc/sys/net/core/busy_poll",
         ..FAULT
     },
@@ -198,7 +198,7 @@ const FAULTS: &[Fault] = &[
         name: "a program that waits in poll without SO_BUSY_POLL, on Linux 6.1",
         code: "BP-SOCK-POLL-OFF",
         waiter: "poll",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         tidy: "echo 0 > /proc/sys/net/core/busy_poll",
         ..FAULT
     },
@@ -206,7 +206,7 @@ const FAULTS: &[Fault] = &[
         name: "a program that waits in recv without SO_BUSY_POLL, on Linux 6.1",
         code: "BP-SOCK-OFF",
         waiter: "recv",
-        ask: "--pid $PID",
+        arguments: "--pid $PID",
         ..FAULT
     },
 ];

@@ -70,10 +70,10 @@ fn script(lab: &Lab, text: &str, arguments: &[&str]) -> Running {
 fn what_a_followed_process_opens_is_caught_and_its_children_too() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut server = python(&lab.server);
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = server.pid().to_string();
     // Two more that spin are wanted than there are CPUs.
     let policy = state.join("policy.toml");
@@ -81,11 +81,11 @@ fn what_a_followed_process_opens_is_caught_and_its_children_too() {
     let policy = policy.to_str().unwrap();
     let mut follower = Follower::start(&lab, &state, &[&pid, "--policy", policy]);
     follower.wait_for(&["changed"]);
-    server.say("thread 7100");
+    server.send_line("thread 7100");
     server.wait_for("opened");
     follower.wait_for(&["udp", "0.0.0.0:7100", "off -> 20ms"]);
-    finds_packets(&lab, || exchange_udp(&lab, 7100, 200));
-    server.say("fork 7200");
+    busy_polling_finds_packets(&lab, || exchange_udp(&lab, 7100, 200));
+    server.send_line("fork 7200");
     server.wait_for("opened");
     follower.wait_for(&["udp", "0.0.0.0:7200", "off -> 20ms"]);
     // The first is in use, and says by whom.
@@ -110,7 +110,7 @@ fn what_a_followed_process_opens_is_caught_and_its_children_too() {
 fn what_spins_already_counts_also_when_it_is_looked_at_again() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     // "thread PORT": a thread that receives once on a socket of its own. "idle PORT": a socket alone.
     let mut server = script(
@@ -138,16 +138,16 @@ fn what_spins_already_counts_also_when_it_is_looked_at_again() {
         // Its standard input is read, too.
         threads.iter().filter(|t| matches!(t.wait, Wait::Receive { fd: 1.., .. })).count()
     };
-    let state = place("state");
+    let state = temp_dir("state");
     let policy = state.join("policy.toml");
     fs::write(&policy, "max_spinning_threads = 1\n").unwrap();
     let pid = server.pid().to_string();
     let arguments = [&pid, "--policy", policy.to_str().unwrap()];
-    server.say("thread 7100");
+    server.send_line("thread 7100");
     wait_until("one receives", || receivers() == 1);
     succeeds(busypoll(&lab, &state, &["attach"]).args(arguments));
     assert_eq!(busy_polls(server.pid()), [50]);
-    server.say("thread 7101");
+    server.send_line("thread 7101");
     wait_until("two receive", || receivers() == 2);
     let mut follower = Follower::start(&lab, &state, &arguments);
     let line = follower.wait_for(&["0.0.0.0:7101"]);
@@ -158,7 +158,7 @@ fn what_spins_already_counts_also_when_it_is_looked_at_again() {
         client.send_to(b"x", (lab.server.ipv4(), port)).unwrap();
     }
     wait_until("none receives", || receivers() == 0);
-    server.say("idle 7102");
+    server.send_line("idle 7102");
     follower.wait_for(&["0.0.0.0:7102", "off -> 50us"]);
     assert_eq!(busy_polls(server.pid()), [50, 0, 50]);
 }
@@ -167,7 +167,7 @@ fn what_spins_already_counts_also_when_it_is_looked_at_again() {
 fn a_thread_that_receives_here_and_there_is_one_spinner() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let server = script(
         &lab,
@@ -186,7 +186,7 @@ fn a_thread_that_receives_here_and_there_is_one_spinner() {
         threads.iter().any(|t| matches!(t.wait, Wait::Receive { .. }))
     };
     wait_until("it receives", receives);
-    let state = place("state");
+    let state = temp_dir("state");
     let policy = state.join("policy.toml");
     fs::write(&policy, "max_spinning_threads = 1\n").unwrap();
     let pid = server.pid().to_string();
@@ -203,7 +203,7 @@ fn a_thread_that_receives_here_and_there_is_one_spinner() {
 fn a_followed_child_is_judged_by_the_program_it_becomes() {
     needs_root!();
     needs!(program "cc", program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let program = static_c();
     let mut parent = script(
@@ -220,7 +220,7 @@ fn a_followed_child_is_judged_by_the_program_it_becomes() {
          os.wait()",
         &[program.to_str().unwrap()],
     );
-    let state = place("state");
+    let state = temp_dir("state");
     let policy = state.join("policy.toml");
     fs::write(&policy, "plane='off'\n[[rule]]\nprogram='echo'\nplane='kernel'\nbusy_poll=33\n")
         .unwrap();
@@ -228,16 +228,16 @@ fn a_followed_child_is_judged_by_the_program_it_becomes() {
     let mut follower = Follower::start(&lab, &state, &[&pid, "--policy", policy.to_str().unwrap()]);
     follower.wait_for(&["It has no socket"]);
     // Once it tells of a socket it is told of children.
-    parent.say("open");
+    parent.send_line("open");
     follower.wait_for(&[&format!("{pid}  fd"), "the policy leaves it alone"]);
-    parent.say("fork");
+    parent.send_line("fork");
     let mut child = 0;
     wait_until("the child", || {
         child = Process::open(parent.pid()).unwrap().children().first().copied().unwrap_or(0);
         child != 0
     });
     follower.wait_for(&[&format!("{child}  fd"), "the policy leaves it alone"]);
-    parent.say("exec");
+    parent.send_line("exec");
     wait_until("the child polls", || busy_polls(child) == [33]);
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(child as i32).unwrap(),
@@ -250,7 +250,7 @@ fn a_followed_child_is_judged_by_the_program_it_becomes() {
 fn what_the_program_has_set_meanwhile_is_what_comes_back() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let bind = || TcpListener::bind((lab.client.ipv4(), 7000));
     let listener = lab.client.enter(bind).unwrap().unwrap();
@@ -271,7 +271,7 @@ fn what_the_program_has_set_meanwhile_is_what_comes_back() {
     let (mut peer, _) = listener.accept().unwrap();
     let process = Process::open(server.pid()).unwrap();
     wait_until("it polls", || matches!(process.threads().unwrap()[0].wait, Wait::Poll { .. }));
-    let state = place("state");
+    let state = temp_dir("state");
     let pid = server.pid().to_string();
     let mut follower = Follower::start(&lab, &state, &[&pid, "--busy-poll", "40"]);
     follower.wait_for(&["waits in poll or select"]);
@@ -286,9 +286,9 @@ fn what_the_program_has_set_meanwhile_is_what_comes_back() {
 #[test]
 fn the_end_of_a_followed_process_costs_no_cpu() {
     needs_root!();
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let state = place("state");
+    let state = temp_dir("state");
     let sleepers = [(); 3].map(|()| Running::spawn(Command::new("sleep").arg("600")));
     let pids = sleepers.each_ref().map(|sleeper| sleeper.pid().to_string());
     let pids = pids.each_ref().map(String::as_str);

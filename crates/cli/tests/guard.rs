@@ -31,7 +31,7 @@ struct Server {
 
 impl Server {
     fn start(lab: &Lab, options: &[&str], words: &[&str]) -> Server {
-        let stderr = place("log").join("stderr");
+        let stderr = temp_dir("log").join("stderr");
         let mut command = lab.server.command(BUSYPOLL);
         command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]).args(options);
         command.args(["--", "python3"]).arg(source("serve.py")).arg(PORT.to_string()).args(words);
@@ -72,7 +72,7 @@ fn is_alive(pid: u32) -> bool {
 
 /// What `busypoll ss` lists on the server.
 fn sockets(lab: &Lab) -> String {
-    text(&on(&lab.server, &["ss"]))
+    text(&run_on_host(&lab.server, &["ss"]))
 }
 
 /// A connection to the server that has said this much, on the stack plane.
@@ -285,7 +285,7 @@ fn an_interface_that_is_taken_away_is_missed_once() {
 fn is_refused_for(lab: &Lab, owner: u32) {
     let device = lab.server.interface();
     let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
-    complains(&on(&lab.server, &run), &[device, &format!("process {owner},")]);
+    fails_with(&run_on_host(&lab.server, &run), &[device, &format!("process {owner},")]);
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn a_firewall_is_not_passed_by_without_leave() {
     assert!(lab.server.command("nft").arg(nat).status().unwrap().success());
     let device = lab.server.interface();
     let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
-    complains(&on(&lab.server, &run), &[device, "1 rule", "--bypass-firewall"]);
+    fails_with(&run_on_host(&lab.server, &run), &[device, "1 rule", "--bypass-firewall"]);
     let server = Server::start(&lab, &[], &[]);
     wait_until("it is refused", || server.said().contains("--bypass-firewall"));
     assert!(programs_of(server.pid).is_empty());
@@ -416,7 +416,7 @@ fn a_guard_ends_with_its_run_whoever_else_has_hidden_his() {
     let dev = ["run", "--plane", "stack", "--dev", lab.server.interface(), "--strict", "--"];
     let mut hidden = lab.server.command(BUSYPOLL);
     let hidden = Running::start(hidden.args(dev).args(["python3", "-c", HIDES]));
-    let begins = || on(&lab.server, &[&dev[..], &["true"]].concat()).status.success();
+    let begins = || run_on_host(&lab.server, &[&dev[..], &["true"]].concat()).status.success();
     // More than a look of the guard's.
     thread::sleep(Duration::from_millis(1500));
     assert!(!begins());
@@ -452,13 +452,13 @@ fn what_stands_in_the_way_is_one_line() {
     succeeds(lab.server.command("ip").args(["link", "set", down, "down"]));
     for (device, wanted) in [("lo", "loopback"), ("nosuch0", "ip link"), (down, "is down")] {
         let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
-        complains(&on(&lab.server, &run), &["--dev", device, wanted]);
+        fails_with(&run_on_host(&lab.server, &run), &["--dev", device, wanted]);
     }
     let large = Lab::builder().mtu(9_000).build().unwrap();
     let device = large.server.interface();
     let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
-    complains(&on(&large.server, &run), &["--dev", device, "MTU", "9000"]);
-    let run = |device| on(&lab.server, &["run", "--plane", "stack", "--dev", device, "--", "true"]);
+    fails_with(&run_on_host(&large.server, &run), &["--dev", device, "MTU", "9000"]);
+    let run = |device| run_on_host(&lab.server, &["run", "--plane", "stack", "--dev", device, "--", "true"]);
     // A program that opens no socket changes nothing, and needs nothing.
     let output = run(down);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{BUSYPOLL, complains, here};
+use support::{BUSYPOLL, fails_with, run_locally};
 
 /// The library beside the command under test.
 fn library() -> std::path::PathBuf {
@@ -15,7 +15,7 @@ fn library() -> std::path::PathBuf {
 
 #[test]
 fn the_version_names_the_build() {
-    let output = here(&["--version"]);
+    let output = run_locally(&["--version"]);
     let text = String::from_utf8(output.stdout).unwrap();
     let expected = format!("busypoll {} ({})\n", env!("CARGO_PKG_VERSION"), busypoll_policy::BUILD);
     assert_eq!(text, expected);
@@ -53,19 +53,19 @@ fn a_library_of_another_build_is_named_and_the_program_runs() {
 #[test]
 fn shells_complete_every_subcommand() {
     for shell in ["bash", "zsh", "fish"] {
-        let output = here(&["completions", shell]);
+        let output = run_locally(&["completions", shell]);
         let text = String::from_utf8(output.stdout).unwrap();
         for word in ["bench", "doctor", "attach", "plane"] {
             assert!(text.contains(word), "{shell}: no {word}");
         }
     }
-    complains(&here(&["completions", "cmd"]), &["'cmd'", "bash"]);
+    fails_with(&run_locally(&["completions", "cmd"]), &["'cmd'", "bash"]);
 }
 
 #[test]
 fn there_is_a_manual_page_for_each_command() {
     let folder = tempfile("manual");
-    let output = here(&["manual", folder.to_str().unwrap()]);
+    let output = run_locally(&["manual", folder.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     for (page, wanted) in [
         ("busypoll.1", "busypoll"),
@@ -76,7 +76,7 @@ fn there_is_a_manual_page_for_each_command() {
         assert!(text.starts_with(".") && text.contains(wanted), "{page}: {text}");
     }
     fs::remove_dir_all(&folder).unwrap();
-    complains(&here(&["manual", folder.to_str().unwrap()]), &["No such file"]);
+    fails_with(&run_locally(&["manual", folder.to_str().unwrap()]), &["No such file"]);
 }
 
 fn tempfile(name: &str) -> std::path::PathBuf {

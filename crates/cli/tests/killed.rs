@@ -68,7 +68,7 @@ fn a_clean_run(lab: &Lab) {
     let device = lab.client.interface();
     let run = ["--arms", ARM, "--duration", "500ms", "--rounds", "2"];
     let output =
-        on(&lab.client, &[&["bench", "--host", "10.77.0.2", "--dev", device], &run[..]].concat());
+        run_on_host(&lab.client, &[&["bench", "--host", "10.77.0.2", "--dev", device], &run[..]].concat());
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains(ARM), "{output:?}");
     assert!(!text.contains("skipped: "), "{text}");
@@ -186,7 +186,7 @@ fn a_killed_benchmark_takes_its_lab_with_it() {
         assert!(!somebody_has(&namespaces));
         are_unloaded(&programs);
         let run = ["bench", "--arms", ARM, "--duration", "500ms", "--rounds", "2"];
-        let output = here(&run);
+        let output = run_locally(&run);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && !text.contains("skipped: "), "{output:?}");
     }

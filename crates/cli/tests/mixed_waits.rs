@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
-use echo::{build, place, source};
+use echo::{build, temp_dir, source};
 use support::BUSYPOLL;
 #[allow(unused_imports, reason = "support/echo.rs")]
 use support::wait_until;
@@ -26,7 +26,7 @@ fn program(name: &str) -> &'static Path {
     static BUILT: [OnceLock<PathBuf>; 3] = [const { OnceLock::new() }; 3];
     let at = ["mixed", "late", "below"].iter().position(|known| *known == name).unwrap();
     BUILT[at].get_or_init(|| {
-        let program = place(name).join(name);
+        let program = temp_dir(name).join(name);
         let mut compiler = Command::new("cc");
         compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program);
         build(compiler.arg(source(&format!("{name}.c"))));

@@ -87,7 +87,7 @@ fn hears_its_groups(run: &[&str]) -> u64 {
         publisher.reaches(&mut running, "239.7.0.3", &what("c"), &["one_source"]);
         publisher.reaches(&mut running, "ff12::7", &what("d"), &["six"]);
     }
-    running.say("leave");
+    running.send_line("leave");
     running.wait_for("done leave");
     publisher.reaches(&mut running, "239.7.0.1", "left", &["by_address"]);
     let taken = taken_by_kernel(&lab) - before;
@@ -99,7 +99,7 @@ fn hears_its_groups(run: &[&str]) -> u64 {
 fn an_unmodified_program_hears_its_groups_over_our_queues() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let by_kernel = hears_its_groups(&[]);
     assert!(by_kernel >= 61, "the counter counts: {by_kernel}");
     let with_us = hears_its_groups(&["run", "--plane", "stack"]);
@@ -111,7 +111,7 @@ fn an_unmodified_program_hears_its_groups_over_our_queues() {
 fn a_group_is_shared_with_other_programs() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut ours = program(&lab, &["run", "--plane", "stack"]);
     let publisher = Publisher::new(&lab);

@@ -22,7 +22,7 @@ const PLAIN: [&str; 0] = [];
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let program = place("ports").join("ports");
+        let program = temp_dir("ports").join("ports");
         let mut compiler = Command::new("cc");
         compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program);
         build(compiler.arg(source("ports.c")));
@@ -49,7 +49,7 @@ fn command(lab: &Lab, how: &[&str], words: &[&str]) -> Command {
 }
 
 /// What it says.
-fn says(lab: &Lab, how: &[&str], words: &[&str]) -> String {
+fn output_of(lab: &Lab, how: &[&str], words: &[&str]) -> String {
     let output = command(lab, how, words).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{:?} {said}", output.status);
@@ -61,7 +61,7 @@ fn says(lab: &Lab, how: &[&str], words: &[&str]) -> String {
 fn all_of_port_zero(rounds: u32) {
     let (lab, _peer) = lab();
     let rounds = rounds.to_string();
-    let told = says(&lab, &STACK, &["zero", &rounds]);
+    let told = output_of(&lab, &STACK, &["zero", &rounds]);
     let wanted = format!("{rounds} served, {rounds} called, {rounds} connected of {rounds}\n");
     assert_eq!(told, wanted);
 }
@@ -92,7 +92,7 @@ fn port_0_among_few_ports_is_as_plain() {
         let (lab, _peer) = lab();
         let range = "/proc/sys/net/ipv4/ip_local_port_range";
         lab.client.enter(|| std::fs::write(range, "40000 40999")).unwrap().unwrap();
-        says(&lab, how, &["zero", "400"])
+        output_of(&lab, how, &["zero", "400"])
     });
     assert_eq!(told[0], told[1]);
 }
@@ -103,9 +103,9 @@ fn a_connect_from_where_the_kernel_has_time_wait_succeeds() {
     needs_root!();
     needs!(program "cc");
     let (lab, _peer) = lab();
-    assert_eq!(says(&lab, &PLAIN, &["from", "23001"]), "answered\n");
+    assert_eq!(output_of(&lab, &PLAIN, &["from", "23001"]), "answered\n");
     for how in [&STACK[..], &STACK, &PLAIN] {
-        assert_eq!(says(&lab, how, &["from", "23001"]), "answered\n");
+        assert_eq!(output_of(&lab, how, &["from", "23001"]), "answered\n");
     }
 }
 
@@ -120,7 +120,7 @@ fn a_connection_that_the_kernel_has_is_not_made_again() {
         holder.env("HOLD", "1");
         let mut holder = Running::spawn(&mut holder);
         holder.wait_for("answered");
-        says(&lab, how, &["twice", "23002"])
+        output_of(&lab, how, &["twice", "23002"])
     });
     assert_eq!(told[0], told[1]);
     assert!(told[0].starts_with("connect: EADDRNOTAVAIL"), "{}", told[0]);
@@ -132,7 +132,7 @@ fn a_backlog_is_unsigned() {
     needs!(program "cc");
     let (lab, _peer) = lab();
     for how in [&PLAIN[..], &STACK] {
-        assert_eq!(says(&lab, how, &["backlog", "-1"]), "0\n50 answered\n50 have the answer\n");
+        assert_eq!(output_of(&lab, how, &["backlog", "-1"]), "0\n50 answered\n50 have the answer\n");
     }
 }
 
@@ -143,7 +143,7 @@ fn the_port_of_a_connection_that_is_over_is_free() {
     needs!(program "cc");
     let (lab, _peer) = lab();
     for how in [&PLAIN[..], &STACK] {
-        assert_eq!(says(&lab, how, &["again"]), "free\n");
+        assert_eq!(output_of(&lab, how, &["again"]), "free\n");
     }
 }
 
@@ -157,7 +157,7 @@ fn a_port_whose_listener_is_closed_is_for_others_and_its_connections_go_on() {
         let mut first = Running::spawn(&mut command(&lab, how, &["leaves", "7100"]));
         first.wait_for("closed");
         let _other = Running::start(&mut command(&lab, &PLAIN, &["serve", "7100"]));
-        first.say("");
+        first.send_line("");
         assert_eq!(first.wait_for("kept"), "1 kept\n");
         assert_eq!(first.wait_for("served"), "1 served by the other\n");
     }
@@ -165,13 +165,13 @@ fn a_port_whose_listener_is_closed_is_for_others_and_its_connections_go_on() {
 
 /// How often the kernel is asked for all its connections while the program runs.
 fn dumps(lab: &Lab, words: &[&str], rounds: u32) -> usize {
-    let calls = place("calls").join("calls");
+    let calls = temp_dir("calls").join("calls");
     let rounds = rounds.to_string();
     let words = [words, &[&rounds]].concat();
     let path = calls.to_str().unwrap();
     let traced = ["strace", "-f", "-o", path, "-e", "trace=sendto"];
     let how = [&traced[..], &STACK].concat();
-    assert_eq!(says(lab, &how, &words), format!("{rounds} of {rounds}\n"));
+    assert_eq!(output_of(lab, &how, &words), format!("{rounds} of {rounds}\n"));
     let text = std::fs::read_to_string(calls).unwrap();
     assert!(text.contains("NLM_F_REQUEST"), "{text}");
     let dumps = |line: &&str| line.contains("NLM_F_DUMP") || line.contains("NLM_F_ROOT");

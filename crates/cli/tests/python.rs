@@ -17,7 +17,7 @@ const STACK: [&str; 5] = [BUSYPOLL, "run", "--plane", "stack", "--dev"];
 const LIMIT: &str = "60";
 
 /// What a program of `programs` says on the server of a lab, its peer being on the other host.
-fn says(program: &str, in_front: &[&str], what: &[&str]) -> String {
+fn output_of(program: &str, in_front: &[&str], what: &[&str]) -> String {
     let lab = Lab::builder().build().unwrap();
     let mut peer = lab.client.command("python3");
     let _peer = Running::start(peer.arg(source("peer.py")));
@@ -35,17 +35,17 @@ fn in_stack() -> Vec<&'static str> {
 fn calls_are_as_without_us() {
     needs_root!();
     needs!(program "python3", program "timeout");
-    let _one = alone();
-    let plain = says("calls.py", &[], &[]);
+    let _one = one_test_at_a_time();
+    let plain = output_of("calls.py", &[], &[]);
     assert!(plain.lines().count() >= 14, "{plain}");
-    assert_eq!(says("calls.py", &in_stack(), &[]), plain);
+    assert_eq!(output_of("calls.py", &in_stack(), &[]), plain);
 }
 
 #[test]
 fn children_have_what_is_said_of_them() {
     needs_root!();
     needs!(program "python3", program "timeout");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     for case in [
         "a_listener_moves_to_the_child_that_accepts",
         "what_a_child_does_is_nothing_to_its_parent",
@@ -53,6 +53,6 @@ fn children_have_what_is_said_of_them() {
         "what_is_inherited_over_exec_is_the_kernels",
         "a_spawned_child_is_nothing_to_its_parent",
     ] {
-        assert_eq!(says("fork.py", &in_stack(), &[case]).trim_end(), case);
+        assert_eq!(output_of("fork.py", &in_stack(), &[case]).trim_end(), case);
     }
 }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
-use echo::{Running, epolls, exchange_udp, place, source};
+use echo::{Running, epolls, exchange_udp, temp_dir, source};
 use support::*;
 
 /// On loopback, at a port of the system's choice.
@@ -74,7 +74,7 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["--rtt", "5ms"], &["--rtt", "--workload loss"]),
         (&["--workload", "stream", "--loss", "2%"], &["--loss", "--workload loss"]),
     ] {
-        complains(&here(&[&["bench"], arguments].concat()), wanted);
+        fails_with(&run_locally(&[&["bench"], arguments].concat()), wanted);
     }
     for (arguments, wanted) in [
         (&["--duration", "1ms"][..], &["--duration 1ms", "less than 1 s"][..]),
@@ -82,7 +82,7 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["--clients", "99999999"], &["--clients", "1..=4096"]),
         (&["--seed", "x"], &["--seed", "'x' is not a whole number"]),
     ] {
-        complains(&here(&[&["soak"], arguments].concat()), wanted);
+        fails_with(&run_locally(&[&["soak"], arguments].concat()), wanted);
     }
     for (arguments, wanted) in [
         (&["attach", "-1"][..], &["'-1'", "PID", "pgrep"][..]),
@@ -96,7 +96,7 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["tune", "plan", "busy-poll", "--sockets", "many"], &["--sockets"]),
         (&["serve", "--cpu", "first"], &["--cpu", "'first' is not a whole number"]),
     ] {
-        complains(&here(arguments), wanted);
+        fails_with(&run_locally(arguments), wanted);
     }
 }
 
@@ -105,7 +105,7 @@ fn a_state_directory_is_the_same_from_everywhere() {
     for arguments in [["tune", "rollback"], ["detach", "1"]] {
         let mut command = Command::new(BUSYPOLL);
         let refused = command.args(arguments).env("BUSYPOLL_STATE", "state").output().unwrap();
-        complains(&refused, &["BUSYPOLL_STATE=state", "begin with /"]);
+        fails_with(&refused, &["BUSYPOLL_STATE=state", "begin with /"]);
         assert!(!std::path::Path::new("state").exists());
     }
 }
@@ -130,7 +130,7 @@ fn options_that_exclude_each_other_are_named() {
         (&["--workload", "loss", "--busy-poll", "50us"], &["--busy-poll", "none of these arms"]),
         (&["--arms", "*-interrupt", "--busy-poll", "50us"], &["--busy-poll", "none of these arms"]),
     ] {
-        complains(&here(&[&["bench"], arguments].concat()), wanted);
+        fails_with(&run_locally(&[&["bench"], arguments].concat()), wanted);
     }
 }
 
@@ -147,11 +147,11 @@ fn cpus_that_are_malformed_absent_or_forbidden_are_named() {
         ("0,99999999999", &["'0,99999999999'"]),
         ("0,8191", &["CPU 8191"]),
     ] {
-        let line = one_line(&here(&["bench", "--cpus", cpus]));
+        let line = error_line(&run_locally(&["bench", "--cpus", cpus]));
         assert!(line.contains("--cpus"), "{line}");
         assert!(wanted.iter().all(|wanted| line.contains(wanted)), "{line}");
     }
-    complains(&here(&serve_with(&["--cpu", "8191"])), &["--cpu", "CPU 8191"]);
+    fails_with(&run_locally(&serve_with(&["--cpu", "8191"])), &["--cpu", "CPU 8191"]);
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn a_device_that_cannot_serve_is_named() {
     needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
     let server = &lab.server;
-    let serve = |device| on(server, &serve_with(&["--dev", device]));
-    complains(&serve("nosuch0"), &["--dev", "`nosuch0`", "`ip link`"]);
-    complains(&serve("lo"), &["--dev", "lo is not an Ethernet device"]);
+    let serve = |device| run_on_host(server, &serve_with(&["--dev", device]));
+    fails_with(&serve("nosuch0"), &["--dev", "`nosuch0`", "`ip link`"]);
+    fails_with(&serve("lo"), &["--dev", "lo is not an Ethernet device"]);
     ip(server, &format!("link set {} down", server.interface()));
     let remedy = format!("`ip link set {} up`", server.interface());
-    complains(&serve(server.interface()), &["--dev", "is down", &remedy]);
+    fails_with(&serve(server.interface()), &["--dev", "is down", &remedy]);
     // Refused, not half taken: once up it serves.
     ip(server, &format!("link set {} up", server.interface()));
     Serving::start(server.command(BUSYPOLL), &serve_with(&["--dev", server.interface()])[1..]);
@@ -179,7 +179,7 @@ fn a_device_owned_by_another_process_is_named_with_its_pid() {
     let arguments = serve_with(&["--dev", device]);
     let owner = Serving::start(lab.server.command(BUSYPOLL), &arguments[1..]);
     let pid = format!("process {}", owner.child.id());
-    complains(&on(&lab.server, &arguments), &["--dev", device, &pid, "stop that process"]);
+    fails_with(&run_on_host(&lab.server, &arguments), &["--dev", device, &pid, "stop that process"]);
     drop(owner);
     Serving::start(lab.server.command(BUSYPOLL), &arguments[1..]);
 }
@@ -199,8 +199,8 @@ fn a_missing_capability_is_named() {
             .unwrap()
     };
     let all = "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON";
-    complains(&without("-all"), &[device, all, "run as root", BUSYPOLL]);
-    complains(&without("-net_raw"), &[device, "needs CAP_NET_RAW;"]);
+    fails_with(&without("-all"), &[device, all, "run as root", BUSYPOLL]);
+    fails_with(&without("-net_raw"), &[device, "needs CAP_NET_RAW;"]);
     let output = lab.server.command("ip").args(["link", "show", device]).output().unwrap();
     assert!(!String::from_utf8_lossy(&output.stdout).contains("xdp"), "{output:?}");
 }
@@ -209,12 +209,12 @@ fn a_missing_capability_is_named() {
 fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let serve = here(&["serve", "--listen", &address]);
-    complains(&serve, &["--listen", &address, "another `busypoll serve`"]);
+    let serve = run_locally(&["serve", "--listen", &address]);
+    fails_with(&serve, &["--listen", &address, "another `busypoll serve`"]);
     for listen in ["nowhere", "127.0.0.1", "127.0.0.1:65536"] {
-        complains(&here(&["serve", "--listen", listen]), &["--listen", listen]);
+        fails_with(&run_locally(&["serve", "--listen", listen]), &["--listen", listen]);
     }
-    complains(&here(&["serve", "--listen", "192.0.2.1:0"]), &["--listen", "192.0.2.1:0"]);
+    fails_with(&run_locally(&["serve", "--listen", "192.0.2.1:0"]), &["--listen", "192.0.2.1:0"]);
 }
 
 /// Somebody else has the UDP port that the bench wants of the server: the arms say so, and the server
@@ -226,7 +226,7 @@ fn a_taken_data_port_is_told_to_the_bench() {
     let _server = Serving::start(Command::new(BUSYPOLL), &["--listen", &address]);
     let bench = || {
         let run = ["--arms", "kernel-udp-spin", "--duration", "200ms", "--rounds", "1"];
-        here(&[&["bench", "--host", &address], &run[..]].concat())
+        run_locally(&[&["bench", "--host", &address], &run[..]].concat())
     };
     let refused = bench();
     assert!(
@@ -250,11 +250,11 @@ fn a_peer_that_never_answers_is_named_within_seconds() {
         ("no-such-host.invalid", "no-such-host.invalid"),
         ("10.77.0.2:99999", "10.77.0.2:99999"),
     ] {
-        complains(&on(&lab.client, &["bench", "--host", host]), &["--host", wanted]);
+        fails_with(&run_on_host(&lab.client, &["bench", "--host", host]), &["--host", wanted]);
     }
     let silent = lab.server.enter(|| TcpListener::bind("10.77.0.2:7117")).unwrap().unwrap();
-    complains(
-        &on(&lab.client, &["bench", "--host", "10.77.0.2"]),
+    fails_with(
+        &run_on_host(&lab.client, &["bench", "--host", "10.77.0.2"]),
         &["10.77.0.2:7117", "does not answer", "another bench"],
     );
     drop(silent);
@@ -296,7 +296,7 @@ fn a_kernel_without_af_xdp_is_called_that() {
     let lab = Lab::builder().build().unwrap();
     let mut serve = lab.server.command(BUSYPOLL);
     serve.args(serve_with(&["--dev", lab.server.interface()]));
-    complains(
+    fails_with(
         &without_af_xdp(&mut serve).output().unwrap(),
         &["CONFIG_XDP_SOCKETS", "use the `tap` driver or the kernel plane"],
     );
@@ -327,24 +327,24 @@ fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
     let folder = std::env::temp_dir();
     for (option, file) in [("--json", "/nowhere/at/all.json"), ("--svg", folder.to_str().unwrap())]
     {
-        complains(&here(&["bench", option, file]), &["cannot write", file, "where you may write"]);
+        fails_with(&run_locally(&["bench", option, file]), &["cannot write", file, "where you may write"]);
     }
     // The chart of a sweep has a place of its own.
     let mut sweep = Command::new(BUSYPOLL);
     let output = sweep.args(["bench", "--sweep", "size"]).current_dir("/proc").output().unwrap();
-    complains(&output, &["cannot write busypoll-size.svg"]);
+    fails_with(&output, &["cannot write busypoll-size.svg"]);
     assert!(start.elapsed() < Duration::from_secs(20));
     // Asking whether a file could be written leaves none.
     let file = folder.join(format!("busypoll-refused-{}.json", std::process::id()));
     let arguments = ["bench", "--json", file.to_str().unwrap(), "--host", "no-such-host.invalid"];
-    complains(&here(&arguments), &["no-such-host.invalid"]);
+    fails_with(&run_locally(&arguments), &["no-such-host.invalid"]);
     assert!(!file.exists());
 }
 
 #[test]
 fn an_unknown_device_is_named_before_the_peer_is_asked() {
     let arguments = ["bench", "--host", "192.0.2.1", "--dev", "nosuch0"];
-    complains(&here(&arguments), &["--dev", "nosuch0"]);
+    fails_with(&run_locally(&arguments), &["--dev", "nosuch0"]);
 }
 
 #[test]
@@ -360,11 +360,11 @@ fn attach_changes_nothing_that_it_cannot_write_down() {
     let attach = |script: &str| {
         let mut command = lab.server.command("unshare");
         command.args(["-m", "sh", "-c", script, BUSYPOLL, &program.pid().to_string()]);
-        command.env("BUSYPOLL_STATE", place("state")).output().unwrap()
+        command.env("BUSYPOLL_STATE", temp_dir("state")).output().unwrap()
     };
     let full = "mount -t tmpfs -o size=8k none $BUSYPOLL_STATE && \
         head -c 8192 /dev/zero > $BUSYPOLL_STATE/full && exec $0 attach $1";
-    complains(&attach(full), &["no space left", "nothing was changed"]);
+    fails_with(&attach(full), &["no space left", "nothing was changed"]);
     assert_eq!(epolls(program.pid()), before);
     assert!(attach("exec $0 attach $1").status.success());
     assert_ne!(epolls(program.pid()), before, "there was nothing to be changed");

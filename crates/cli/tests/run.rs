@@ -43,7 +43,7 @@ fn output(command: &mut Command) -> Output {
 
 /// A program of `tests/programs`, compiled.
 fn compiled(name: &str, options: &[&str]) -> PathBuf {
-    let program = place(name).join(name);
+    let program = temp_dir(name).join(name);
     let source = source(&format!("{name}.c"));
     build(Command::new("cc").args(["-O1", "-w"]).args(options).arg("-o").arg(&program).arg(source));
     program
@@ -52,19 +52,19 @@ fn compiled(name: &str, options: &[&str]) -> PathBuf {
 #[test]
 fn mistakes_are_one_line() {
     let refused = |arguments: &[&str], wanted: &[&str]| {
-        complains(&here(&[&["run"], arguments].concat()), wanted);
+        fails_with(&run_locally(&[&["run"], arguments].concat()), wanted);
     };
     refused(&["--foo", "--", "true"], &["unexpected argument '--foo'"]);
     // As env(1): 127 where there is none, 126 where it cannot be started.
     let not_run = |program: &str, code: i32, wanted: &[&str]| {
-        complains_with(&here(&["run", program]), code, wanted);
+        fails_with_code(&run_locally(&["run", program]), code, wanted);
     };
     not_run("no-such-program", 127, &["no-such-program", "PATH"]);
     not_run("./no/such", 127, &["./no/such", "no such program"]);
     not_run("/etc/passwd", 126, &["/etc/passwd", "chmod +x"]);
     not_run("/tmp", 126, &["/tmp", "a folder"]);
     let script = |name: &str, line: &str| {
-        let script = place("script").join(name);
+        let script = temp_dir("script").join(name);
         fs::write(&script, line).unwrap();
         fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         script.into_os_string().into_string().unwrap()
@@ -86,7 +86,7 @@ fn mistakes_are_one_line() {
         &["--dev lo", "loopback has no queue"],
     );
     refused(&[], &["PROGRAM"]);
-    let policy = place("policy").join("p.toml");
+    let policy = temp_dir("policy").join("p.toml");
     fs::write(&policy, "busy_pol = 5\n").unwrap();
     refused(
         &["--policy", policy.to_str().unwrap(), "--", "true"],
@@ -96,7 +96,7 @@ fn mistakes_are_one_line() {
         let mut elsewhere = run(&[]);
         elsewhere.arg("true").env("BUSYPOLL_PRELOAD_LIBRARY", library);
         let wanted = ["BUSYPOLL_PRELOAD_LIBRARY", library, "no library"];
-        complains_with(&output(&mut elsewhere), 125, &wanted);
+        fails_with_code(&output(&mut elsewhere), 125, &wanted);
     }
 }
 
@@ -178,7 +178,7 @@ fn a_name_that_another_user_has_taken_is_done_without() {
     let script = "mount -t tmpfs -o mode=1777 none /dev/shm &&
         setpriv --reuid=65534 --clear-groups touch /dev/shm/busypoll-0-2 &&
         exec \"$@\" sh -c 'echo \"$BUSYPOLL_RUN\"'";
-    let state = place("taken");
+    let state = temp_dir("taken");
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script, "sh", BUSYPOLL, "run", "--"]);
     command.env("BUSYPOLL_STATE", &state).stdin(Stdio::null());
@@ -195,7 +195,7 @@ fn the_environment_keeps_what_was_there() {
     assert!(lines[0].ends_with("libbusypoll_preload.so:libm.so.6"), "{said}");
     assert_eq!(lines[1], "a b");
     // A script without a first line that says whose.
-    let script = place("script").join("s");
+    let script = temp_dir("script").join("s");
     fs::write(&script, "echo \"$1\"\n").unwrap();
     fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     assert_eq!(text(&output(run(&[]).arg(&script).arg("x y"))), "x y\n");
@@ -223,7 +223,7 @@ fn a_child_is_part_of_the_run_whatever_its_environment() {
 #[test]
 fn the_policy_decides_socket_by_socket_and_the_program_s_own_wish_stands() {
     needs!(program "python3");
-    let policy = place("policy").join("p.toml");
+    let policy = temp_dir("policy").join("p.toml");
     let text_of_policy = "busy_poll = '30us'\n[[rule]]\nlocal_port = 7209\nbusy_poll = '90us'\n\
         [[rule]]\nremote_port = 7210\nreceive = 'interrupt'\n\
         [[rule]]\nprotocol = 'tcp'\nreceive = 'aggressive'\naggressive_receive_delay = '200us'\n";
@@ -251,10 +251,10 @@ fn a_rule_knows_a_program_by_what_it_was_started_as() {
     needs!(program "python3");
     let python =
         text(&output(Command::new("python3").args(["-c", "import sys; print(sys.executable)"])));
-    let policy = place("policy").join("p.toml");
+    let policy = temp_dir("policy").join("p.toml");
     let text_of_policy = "busy_poll = '30us'\n[[rule]]\nprogram = 'feed-*'\nbusy_poll = '90us'\n";
     fs::write(&policy, text_of_policy).unwrap();
-    let (link, script) = (place("link").join("feed-1"), place("script").join("feed-2"));
+    let (link, script) = (temp_dir("link").join("feed-1"), temp_dir("script").join("feed-2"));
     symlink(python.trim(), &link).unwrap();
     let says = "import socket\nprint(socket.socket().getsockopt(socket.SOL_SOCKET, 46))\n";
     fs::write(&script, format!("#!{}\n{says}", python.trim())).unwrap();
@@ -292,7 +292,7 @@ fn waits_end_as_the_kernels_own() {
 #[test]
 fn an_epoll_instance_has_the_settings_of_the_sockets_it_watches() {
     needs!(program "python3");
-    let policy = place("policy").join("p.toml");
+    let policy = temp_dir("policy").join("p.toml");
     let text_of_policy = "busy_poll = '30us'\n\
         [[rule]]\nlocal_port = 7209\nprotocol = 'udp'\nbusy_poll = '90us'\nbusy_poll_budget = 16\n\
         [[rule]]\nlocal_port = 7210\nbusy_poll = '200us'\n\
@@ -361,15 +361,15 @@ fn polls(program: &PathBuf, how: &str) {
     assert_eq!(busy_polled(&lab.server, || exchange_udp(&lab, PORT, 200)), 0, "{how}, plain");
     plain.end();
     let _run =
-        Running::start(run_on(&lab.server, &["--busy-poll", LONG]).arg(program).args([&port, how]));
-    finds_packets(&lab, || exchange_udp(&lab, PORT, 200));
+        Running::start(run_on(&lab.server, &["--busy-poll", LONG_POLL]).arg(program).args([&port, how]));
+    busy_polling_finds_packets(&lab, || exchange_udp(&lab, PORT, 200));
 }
 
 #[test]
 fn whatever_it_waits_in_the_kernel_polls() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = compiled("waits", &[]);
     for how in ["recv", "poll", "ppoll", "select", "pselect", "epoll", "nested"] {
         polls(&program, how);
@@ -381,7 +381,7 @@ fn whatever_it_waits_in_the_kernel_polls() {
 fn calls_with_checked_sizes_are_seen_on_both_planes() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = compiled("waits", &["-O2", "-D_FORTIFY_SOURCE=2"]);
     let bytes = fs::read(&program).unwrap();
     for (name, how) in [
@@ -394,7 +394,7 @@ fn calls_with_checked_sizes_are_seen_on_both_planes() {
         assert!(bytes.windows(name.len()).any(|window| window == name.as_bytes()), "no {name}");
         for plane in ["kernel", "stack"] {
             let lab = Lab::builder().build().unwrap();
-            let mut server = run_on(&lab.server, &["--plane", plane, "--busy-poll", LONG]);
+            let mut server = run_on(&lab.server, &["--plane", plane, "--busy-poll", LONG_POLL]);
             server.arg(&program).args([&PORT.to_string(), how]);
             if how.starts_with("connected") {
                 server.arg(lab.client.ipv4().to_string());
@@ -403,8 +403,8 @@ fn calls_with_checked_sizes_are_seen_on_both_planes() {
             let work = || exchange_udp_from(&lab, PORT + 1, PORT, 100);
             work();
             match plane {
-                "kernel" => finds_packets(&lab, work),
-                _ => passes_by_the_kernel(&lab.server, work),
+                "kernel" => busy_polling_finds_packets(&lab, work),
+                _ => bypasses_the_kernel(&lab.server, work),
             }
         }
     }
@@ -415,7 +415,7 @@ fn calls_with_checked_sizes_are_seen_on_both_planes() {
 fn a_wait_ends_in_its_time_however_long_it_would_poll() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = r#"
 import select, socket, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -443,13 +443,13 @@ print("in time", flush=True)
 fn a_static_program_too_but_for_poll() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = compiled("waits", &["-static"]);
     for how in ["recv", "epoll"] {
         polls(&program, how);
     }
     let lab = Lab::builder().build().unwrap();
-    let log = place("log").join("stderr");
+    let log = temp_dir("log").join("stderr");
     let mut command = run_on(&lab.server, &[]);
     command.arg(&program).args([&PORT.to_string(), "poll"]).stderr(fs::File::create(&log).unwrap());
     let _server = Running::start(&mut command);
@@ -463,9 +463,9 @@ fn a_static_program_too_but_for_poll() {
 fn an_epoll_instance_of_a_static_program_has_what_its_socket_s_rule_says() {
     needs_root!();
     needs!(program "cc");
-    let program = place("link").join("feed");
+    let program = temp_dir("link").join("feed");
     symlink(compiled("waits", &["-static"]), &program).unwrap();
-    let policy = place("policy").join("p.toml");
+    let policy = temp_dir("policy").join("p.toml");
     let rule = format!("[[rule]]\nprogram = 'feed'\nlocal_port = {PORT}\nbusy_poll = '210us'\n");
     fs::write(&policy, rule).unwrap();
     let lab = Lab::builder().build().unwrap();
@@ -491,14 +491,14 @@ fn a_static_daemon_leaves_nobody_at_its_output() {
 fn a_go_server_too() {
     needs_root!();
     needs!(program "go");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = go();
     let lab = Lab::builder().build().unwrap();
     let server = Running::start(
-        run_on(&lab.server, &["--busy-poll", LONG]).arg(&program).arg(PORT.to_string()),
+        run_on(&lab.server, &["--busy-poll", LONG_POLL]).arg(&program).arg(PORT.to_string()),
     );
     let mut client = Client::connect(&lab, PORT);
-    finds_packets(&lab, || client.exchange(200));
+    busy_polling_finds_packets(&lab, || client.exchange(200));
     // Its supervisor is nobody's child and ends with it.
     let parent = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     assert!(parent.contains(&format!("PPid:\t{}\n", std::process::id())), "{parent}");
@@ -516,7 +516,7 @@ fn children_of(pid: u32) -> usize {
 fn a_supervised_program_has_its_own_status_and_outlives_a_killed_worker() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = compiled("waits", &["-static"]);
     assert_eq!(output(run(&[]).arg(&program)).status.code(), Some(2));
     let lab = Lab::builder().build().unwrap();
@@ -534,7 +534,7 @@ fn a_supervised_program_has_its_own_status_and_outlives_a_killed_worker() {
 fn few_calls_of_a_supervised_program_are_interrupted() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = compiled("interrupted", &["-static"]);
     let tries = || text(&output(run(&[]).arg(&program))).trim().parse::<u32>().unwrap();
     let series = || {
@@ -569,7 +569,7 @@ fn workers(program: &Path) -> Vec<Pid> {
 fn a_supervised_program_outlives_its_killed_supervisors() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = compiled("interrupted", &["-static"]);
     let mut killed = 0;
     for _ in 0..10 {
@@ -590,7 +590,7 @@ fn a_supervised_program_outlives_its_killed_supervisors() {
 fn two_spinners_on_one_cpu_come_to_an_end_of_it() {
     needs_root!();
     needs!(program "cc", program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = compiled("waits", &[]);
     let client = "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
         s.connect(('10.77.0.2', 7200))\nfor i in range(20000):\n s.send(b'x'); s.recv(9)\n";

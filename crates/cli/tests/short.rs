@@ -21,7 +21,7 @@ const MANY: u32 = 200;
 /// Runs the program once for each value of a variable, on one lab. It ends by itself, whatever it finds. Gives what it
 /// said to `each`; stops where that is false.
 fn runs(variable: &str, values: impl Iterator<Item = String>, each: impl Fn(&Output) -> bool) {
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = conformance("short");
     let lab = Lab::builder().build().unwrap();
     let _peer = Running::start(lab.client.command(&program).args(["peer", PORT]));

@@ -27,12 +27,12 @@ fn python(host: &LabHost, how: &[&str], script: &str) -> Output {
     run(host, how).args(["python3", "-c", script]).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn compiled(name: &str, options: &[&str]) -> PathBuf {
-    let program = place(name).join(name);
+    let program = temp_dir(name).join(name);
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source(&format!("{name}.c")));
     build(compiler.args(options));
@@ -44,7 +44,7 @@ struct Heard(PathBuf);
 
 impl Heard {
     fn by(command: &mut Command) -> Heard {
-        let path = place("heard").join("stderr");
+        let path = temp_dir("heard").join("stderr");
         command.stderr(fs::File::create(&path).unwrap());
         Heard(path)
     }
@@ -58,7 +58,7 @@ impl Heard {
 fn an_option_that_is_tried_on_a_socket_without_use_ends_nothing() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let prelude = "
 import fcntl, os, socket
@@ -81,25 +81,25 @@ with udp() as s:
 print('over')
 ";
     let output = python(&lab.server, &["--strict"], &format!("{prelude}{tries}"));
-    assert_eq!((&*text(&output), &*said(&output)), ("over\n", ""), "{output:?}");
+    assert_eq!((&*text(&output), &*stderr_of(&output)), ("over\n", ""), "{output:?}");
     let uses = format!("{prelude}s = udp(); s.setsockopt(*SEGMENT, 1200); ours(s)");
-    complains(&python(&lab.server, &["--strict"], &uses), &["UDP_SEGMENT", "--strict"]);
+    fails_with(&python(&lab.server, &["--strict"], &uses), &["UDP_SEGMENT", "--strict"]);
     let output = python(&lab.server, &[], &format!("{uses}\n"));
-    assert!(said(&output).contains("UDP_SEGMENT"), "{output:?}");
+    assert!(stderr_of(&output).contains("UDP_SEGMENT"), "{output:?}");
 }
 
 #[test]
 fn a_listener_added_while_a_thread_waits_is_served_from_the_first_connection() {
     needs_root!();
     needs!(program "cc");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = compiled("added", &[]);
     for how in ["listened", "added"] {
         let lab = Lab::builder().build().unwrap();
         let _server =
             Running::start(run(&lab.server, &["--strict"]).arg(&program).args(["7000", how]));
         let mut first = Client::connect(&lab, 7000);
-        passes_by_the_kernel(&lab.server, || first.exchange(50));
+        bypasses_the_kernel(&lab.server, || first.exchange(50));
     }
 }
 
@@ -110,7 +110,7 @@ fn what_a_ring_is_used_for_works_and_is_said() {
     if !std::path::Path::new("/usr/include/liburing.h").exists() {
         return busypoll_lab::needs::skipped(module_path!(), "liburing-dev");
     }
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let program = compiled("rings", &["-luring"]);
     let lab = Lab::builder().build().unwrap();
     for how in ["accepts", "epoll_ctl"] {
@@ -129,8 +129,8 @@ fn what_a_ring_is_used_for_works_and_is_said() {
         command.arg(&program).args(["7000", "connects", &peer]).output().unwrap()
     };
     let output = connects(&[]);
-    assert!(output.status.success() && said(&output).contains("io_uring"), "{output:?}");
-    complains(&connects(&["--strict"]), &["io_uring", "--strict"]);
+    assert!(output.status.success() && stderr_of(&output).contains("io_uring"), "{output:?}");
+    fails_with(&connects(&["--strict"]), &["io_uring", "--strict"]);
 }
 
 /// What a client hears that sends all at once and closes its half.
@@ -153,7 +153,7 @@ fn lines_of(count: usize) -> String {
 fn a_server_that_forks_for_each_connection_serves_the_first_one_and_all() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     for (at, how) in
         (0_u16..).zip(["child", "waits", "read_before", "late", "becomes", "grandchild"])
@@ -183,7 +183,7 @@ fn a_server_that_forks_for_each_connection_serves_the_first_one_and_all() {
 fn with_strict_the_child_that_would_serve_ends_and_says_why() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut command = run(&lab.server, &["--strict"]);
     let heard = Heard::by(&mut command);
@@ -199,7 +199,7 @@ fn with_strict_the_child_that_would_serve_ends_and_says_why() {
 fn a_client_that_forks_keeps_its_connection() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut command = lab.server.command("python3");
     let _server = Running::start(command.arg(source("forks.py")).args(["serve", "7000", "child"]));
@@ -210,6 +210,6 @@ fn a_client_that_forks_keeps_its_connection() {
         // Read to its end, which is that of the last process that has it.
         let output = command.output().unwrap();
         assert_eq!(text(&output), "over\n", "{how}: {output:?}");
-        assert_eq!(said(&output).is_empty(), how == "unused", "{how}: {output:?}");
+        assert_eq!(stderr_of(&output).is_empty(), how == "unused", "{how}: {output:?}");
     }
 }

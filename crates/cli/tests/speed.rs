@@ -2,10 +2,10 @@
 //!
 //!   cargo test --release -p busypoll-cli --test speed -- --ignored --nocapture --test-threads=1 [PROGRAM]
 //!
-//! Both ends run plain, on the kernel plane and on the stack plane, each way in a lab of its own; rounds interleave
-//! the ways, and ratios are paired by round with a 95% interval. `ROUNDS` rounds (20) for each placement: both ends
+//! Both ends run plain, on the kernel plane and on the stack plane, each setup in a lab of its own; rounds interleave
+//! the setups, and ratios are paired by round with a 95% interval. `ROUNDS` rounds (20) for each placement: both ends
 //! pinned to a CPU each, to one CPU, or not at all. Below a row stands what `run` has said of it, as that polling has
-//! stopped, where the packets went another way than its name says, and how often the two CPUs were on one core.
+//! stopped, where the packets went another setup than its name says, and how often the two CPUs were on one core.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -37,8 +37,8 @@ const PLANES: [&str; 3] = ["plain", "kernel", "stack"];
 const PLACEMENTS: [(&str, Option<[&str; 2]>); 3] =
     [("a CPU each", Some(["1", "0"])), ("one CPU", Some(["1", "1"])), ("unpinned", None)];
 
-/// A way to run both ends.
-struct Way {
+/// A setup to run both ends.
+struct Setup {
     lab: Lab,
     plane: &'static str,
     cpus: Option<[&'static str; 2]>,
@@ -49,7 +49,7 @@ struct Way {
     said: PathBuf,
 }
 
-impl Drop for Way {
+impl Drop for Setup {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();
@@ -58,7 +58,7 @@ impl Drop for Way {
     }
 }
 
-impl Way {
+impl Setup {
     fn command(&self, host: &LabHost, program: &str) -> Command {
         let server = std::ptr::eq(host, &raw const self.lab.server);
         let mut words: Vec<&str> = Vec::new();
@@ -102,20 +102,20 @@ impl Way {
 }
 
 /// What came to one end: packets, those its kernel's stack has seen, those its busy polling has found.
-type Came = [u64; 3];
+type Counts = [u64; 3];
 
-impl Way {
-    fn came(&self) -> [Came; 2] {
+impl Setup {
+    fn counts(&self) -> [Counts; 2] {
         [&self.lab.server, &self.lab.client].map(|host| {
-            let (came, seen) = came_and_seen(host);
+            let (came, seen) = packet_counts(host);
             [came, seen, host.enter(stat::busy_poll_rx_packets).unwrap().unwrap()]
         })
     }
 
-    /// What makes the figure another one than the way's name says.
-    fn notes(&self, before: &[Came; 2]) -> Vec<String> {
+    /// What makes the figure another one than the setup's name says.
+    fn notes(&self, before: &[Counts; 2]) -> Vec<String> {
         let mut notes = Vec::new();
-        for ((end, before), after) in ["server", "client"].iter().zip(before).zip(self.came()) {
+        for ((end, before), after) in ["server", "client"].iter().zip(before).zip(self.counts()) {
             let [came, seen, polled] = [0, 1, 2].map(|n| after[n] - before[n]);
             match self.plane {
                 _ if came < 20 => {}
@@ -138,13 +138,13 @@ impl Way {
 }
 
 /// One figure of a round, from what a client has printed.
-type Figure = fn(&Way) -> f64;
+type Figure = fn(&Setup) -> f64;
 
-fn measure(what: &str, serve: impl Fn(&mut Way), figure: Figure) {
+fn measure(what: &str, serve: impl Fn(&mut Setup), figure: Figure) {
     measure_with(what, &[], serve, figure);
 }
 
-fn measure_with(what: &str, options: &[&str], serve: impl Fn(&mut Way), figure: Figure) {
+fn measure_with(what: &str, options: &[&str], serve: impl Fn(&mut Setup), figure: Figure) {
     let rounds = env::var("ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
     let mut table = format!("\n{what}, {rounds} rounds\n");
     let clock = Clock::default();
@@ -154,18 +154,18 @@ fn measure_with(what: &str, options: &[&str], serve: impl Fn(&mut Way), figure: 
         // Where ends that are not pinned run is known only if there is no choice.
         let are_two = cpus.map_or(are_all, |[server, client]| server != client);
         let on = if are_two { Placement::SeparateCpus } else { Placement::SameCpu };
-        let mut ways = PLANES.map(|plane| {
+        let mut setups = PLANES.map(|plane| {
             let lab = Lab::builder().build().unwrap();
             let options = options.iter().map(|&option| option.to_owned()).collect();
-            Way { lab, plane, cpus, options, server: None, said: place("speed").join("said") }
+            Setup { lab, plane, cpus, options, server: None, said: temp_dir("speed").join("said") }
         });
-        ways.iter_mut().for_each(&serve);
-        let before = ways.each_ref().map(Way::came);
+        setups.iter_mut().for_each(&serve);
+        let before = setups.each_ref().map(Setup::counts);
         let mut figures = [const { Rounds::new() }; PLANES.len()];
-        for order in schedule::rounds(ways.len(), rounds) {
-            for way in order {
-                figures[way]
-                    .push(Some(watch(&clock, pair, on, || Ok(figure(&ways[way]))).unwrap()));
+        for order in schedule::rounds(setups.len(), rounds) {
+            for setup in order {
+                figures[setup]
+                    .push(Some(watch(&clock, pair, on, || Ok(figure(&setups[setup]))).unwrap()));
             }
         }
         let one_core = OneCore::judge(&figures.each_ref().map(shared));
@@ -187,9 +187,9 @@ fn measure_with(what: &str, options: &[&str], serve: impl Fn(&mut Way), figure: 
         if let Some(note) = one_core.note() {
             let _ = writeln!(table, "   {note}");
         }
-        for (way, before) in ways.iter().zip(&before) {
-            for note in way.notes(before) {
-                let _ = writeln!(table, "   {}: {note}", way.plane);
+        for (setup, before) in setups.iter().zip(&before) {
+            for note in setup.notes(before) {
+                let _ = writeln!(table, "   {}: {note}", setup.plane);
             }
         }
     }
@@ -216,16 +216,16 @@ fn number(command: &mut Command, name: &str) -> f64 {
     after[..digits].parse::<f64>().unwrap() * scale
 }
 
-fn sockperf(kind: &'static [&'static str]) -> impl Fn(&mut Way) {
-    move |way| {
-        let address = way.address();
-        way.serve("sockperf", &[&["sr", "-i", &address, "-p", "7300"], kind].concat(), false);
+fn sockperf(kind: &'static [&'static str]) -> impl Fn(&mut Setup) {
+    move |setup| {
+        let address = setup.address();
+        setup.serve("sockperf", &[&["sr", "-i", &address, "-p", "7300"], kind].concat(), false);
     }
 }
 
-fn ping_pong(way: &Way, kind: &[&str]) -> f64 {
-    let mut client = way.client("sockperf");
-    client.args(["pp", "-t", "1", "-i", &way.address(), "-p", "7300"]).args(kind);
+fn ping_pong(setup: &Setup, kind: &[&str]) -> f64 {
+    let mut client = setup.client("sockperf");
+    client.args(["pp", "-t", "1", "-i", &setup.address(), "-p", "7300"]).args(kind);
     number(&mut client, "percentile 50.000")
 }
 
@@ -234,7 +234,7 @@ fn ping_pong(way: &Way, kind: &[&str]) -> f64 {
 fn sockperf_udp() {
     needs_root!();
     needs!(program "sockperf");
-    measure("sockperf UDP ping-pong, p50 one way in us", sockperf(&[]), |way| ping_pong(way, &[]));
+    measure("sockperf UDP ping-pong, p50 one way in us", sockperf(&[]), |setup| ping_pong(setup, &[]));
 }
 
 /// "Plain" sets `SO_BUSY_POLL` itself, to what `run` sets without being told.
@@ -243,12 +243,12 @@ fn sockperf_udp() {
 fn sockperf_udp_by_itself() {
     needs_root!();
     needs!(program "sockperf");
-    fn own(way: &Way) -> &'static [&'static str] {
-        if way.plane == "plain" { &["--lls", "50"] } else { &[] }
+    fn own(setup: &Setup) -> &'static [&'static str] {
+        if setup.plane == "plain" { &["--lls", "50"] } else { &[] }
     }
-    let serve = |way: &mut Way| sockperf(own(way))(way);
+    let serve = |setup: &mut Setup| sockperf(own(setup))(setup);
     let what = "sockperf UDP ping-pong, plain with --lls 50, p50 one way in us";
-    measure(what, serve, |way| ping_pong(way, own(way)));
+    measure(what, serve, |setup| ping_pong(setup, own(setup)));
 }
 
 #[test]
@@ -256,18 +256,18 @@ fn sockperf_udp_by_itself() {
 fn sockperf_tcp() {
     needs_root!();
     needs!(program "sockperf");
-    measure("sockperf TCP ping-pong, p50 one way in us", sockperf(&["--tcp"]), |way| {
-        ping_pong(way, &["--tcp"])
+    measure("sockperf TCP ping-pong, p50 one way in us", sockperf(&["--tcp"]), |setup| {
+        ping_pong(setup, &["--tcp"])
     });
 }
 
-fn redis(way: &mut Way) {
-    way.serve("redis-server", &["--port", "7300", "--protected-mode", "no", "--save", ""], true);
+fn redis(setup: &mut Setup) {
+    setup.serve("redis-server", &["--port", "7300", "--protected-mode", "no", "--save", ""], true);
 }
 
-fn gets(way: &Way, load: &[&str]) -> f64 {
-    let mut client = way.client("redis-benchmark");
-    client.args(["-h", &way.address(), "-p", "7300", "-t", "get", "--csv"]).args(load);
+fn gets(setup: &Setup, load: &[&str]) -> f64 {
+    let mut client = setup.client("redis-benchmark");
+    client.args(["-h", &setup.address(), "-p", "7300", "-t", "get", "--csv"]).args(load);
     number(&mut client, "\"GET\",\"")
 }
 
@@ -276,8 +276,8 @@ fn gets(way: &Way, load: &[&str]) -> f64 {
 fn redis_one() {
     needs_root!();
     needs!(program "redis-server", program "redis-benchmark");
-    measure("redis-benchmark -c 1 GET a second", redis, |way| {
-        gets(way, &["-c", "1", "-n", "10000"])
+    measure("redis-benchmark -c 1 GET a second", redis, |setup| {
+        gets(setup, &["-c", "1", "-n", "10000"])
     });
 }
 
@@ -286,8 +286,8 @@ fn redis_one() {
 fn redis_many() {
     needs_root!();
     needs!(program "redis-server", program "redis-benchmark");
-    measure("redis-benchmark -c 50 -P 16 GET a second", redis, |way| {
-        gets(way, &["-c", "50", "-P", "16", "-n", "200000"])
+    measure("redis-benchmark -c 50 -P 16 GET a second", redis, |setup| {
+        gets(setup, &["-c", "50", "-P", "16", "-n", "200000"])
     });
 }
 
@@ -296,8 +296,8 @@ fn redis_many() {
 fn nginx() {
     needs_root!();
     needs!(program "nginx", program "wrk");
-    let serve = |way: &mut Way| {
-        let folder = place("nginx");
+    let serve = |setup: &mut Setup| {
+        let folder = temp_dir("nginx");
         let here = folder.display();
         fs::write(folder.join("small"), "small\n").unwrap();
         let configuration = format!(
@@ -305,15 +305,15 @@ fn nginx() {
              events {{ worker_connections 768; }}\n\
              http {{ access_log off; keepalive_requests 1000000;\n\
              server {{ listen {}:{PORT}; root {here}; }} }}\n",
-            way.address()
+            setup.address()
         );
         fs::write(folder.join("nginx.conf"), configuration).unwrap();
-        way.serve("nginx", &["-c", folder.join("nginx.conf").to_str().unwrap()], true);
+        setup.serve("nginx", &["-c", folder.join("nginx.conf").to_str().unwrap()], true);
     };
-    measure("wrk, 32 connections to nginx, p50 in us", serve, |way| {
-        let mut wrk = way.client("wrk");
+    measure("wrk, 32 connections to nginx, p50 in us", serve, |setup| {
+        let mut wrk = setup.client("wrk");
         wrk.args(["-t1", "-c32", "-d1s", "--latency"]);
-        number(wrk.arg(format!("http://{}:{PORT}/small", way.address())), "50%")
+        number(wrk.arg(format!("http://{}:{PORT}/small", setup.address())), "50%")
     });
 }
 
@@ -325,8 +325,8 @@ fn fix(gap: &'static str, orders: Figure) {
     if !std::path::Path::new("/usr/include/quickfix/Application.h").exists() {
         return busypoll_lab::needs::skipped(module_path!(), "the package libquickfix-dev");
     }
-    let serve = |way: &mut Way| way.serve(fix_program(), &["acceptor", "7300"], true);
-    let policy = place("fix-policy").join("policy.toml");
+    let serve = |setup: &mut Setup| setup.serve(fix_program(), &["acceptor", "7300"], true);
+    let policy = temp_dir("fix-policy").join("policy.toml");
     fs::write(&policy, "receive = \"aggressive\"\naggressive_receive_delay = \"20ms\"\n").unwrap();
     let options = ["--policy", policy.to_str().unwrap()];
     let what = format!("QuickFIX, {gap} us between orders, receive = \"aggressive\", p50 in us");
@@ -336,7 +336,7 @@ fn fix(gap: &'static str, orders: Figure) {
 fn fix_program() -> &'static str {
     static BUILT: OnceLock<String> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let program = place("fix").join("fix");
+        let program = temp_dir("fix").join("fix");
         let mut compiler = Command::new("g++");
         compiler.args(["-std=c++14", "-O1", "-w", "-o"]).arg(&program).arg(source("fix.cpp"));
         build(compiler.args(["-lquickfix", "-pthread"]));
@@ -344,22 +344,22 @@ fn fix_program() -> &'static str {
     })
 }
 
-fn orders(way: &Way, count: &str, gap: &str) -> f64 {
-    let mut client = way.client(fix_program());
-    number(client.args(["initiator", "7300", &way.address(), count, gap]), "p50")
+fn orders(setup: &Setup, count: &str, gap: &str) -> f64 {
+    let mut client = setup.client(fix_program());
+    number(client.args(["initiator", "7300", &setup.address(), count, gap]), "p50")
 }
 
 #[test]
 #[ignore = "a measurement"]
 fn quickfix_quiet() {
     // Three seconds: a trial of harm, which polls in turns, takes the first half of a second.
-    fix("10000", |way| orders(way, "300", "10000"));
+    fix("10000", |setup| orders(setup, "300", "10000"));
 }
 
 #[test]
 #[ignore = "a measurement"]
 fn quickfix_flat_out() {
-    fix("0", |way| orders(way, "1000", "0"));
+    fix("0", |setup| orders(setup, "1000", "0"));
 }
 
 #[test]
@@ -368,10 +368,10 @@ fn start_up() {
     needs_root!();
     measure(
         "start-up of a program without sockets, ms",
-        |_: &mut Way| {},
-        |way| {
+        |_: &mut Setup| {},
+        |setup| {
             let begun = Instant::now();
-            assert!(way.client("true").status().unwrap().success());
+            assert!(setup.client("true").status().unwrap().success());
             begun.elapsed().as_secs_f64() * 1e3
         },
     );

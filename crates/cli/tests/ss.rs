@@ -40,7 +40,7 @@ fn start(lab: &Lab) -> Running {
 }
 
 fn rows(lab: &Lab) -> Vec<Value> {
-    let listed = text(&on(&lab.server, &["ss", "--json"]));
+    let listed = text(&run_on_host(&lab.server, &["ss", "--json"]));
     listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -61,7 +61,7 @@ fn a_name_that_only_begins_like_a_guard_s_is_passed_over() {
         socket
     };
     let _listener = lab.server.enter(listen).unwrap();
-    let output = on(&lab.server, &["ss"]);
+    let output = run_on_host(&lab.server, &["ss"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
@@ -105,7 +105,7 @@ fn a_guard_of_another_user_is_not_believed() {
         assert_eq!(rows(&lab).len(), 1);
     }
     let _of_another = start("65534");
-    let output = on(&lab.server, &["ss", "--json"]);
+    let output = run_on_host(&lab.server, &["ss", "--json"]);
     assert_eq!(text(&output), "");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -149,7 +149,7 @@ fn it_lists_what_there_is() {
     let connections = rows.iter().filter(|row| row["netid"] == "tcp" && row["state"] == "ESTAB");
     assert_eq!(connections.count(), 2, "{rows:?}");
     // As a table: a line each, and its header.
-    assert_eq!(text(&on(&lab.server, &["ss"])).lines().count(), rows.len() + 1);
+    assert_eq!(text(&run_on_host(&lab.server, &["ss"])).lines().count(), rows.len() + 1);
     // To others it tells nothing. They may not enter the folder of the command, which root opens for them.
     let script = "exec 9<$0; exec setpriv --reuid=65534 --clear-groups /proc/self/fd/9 ss --json";
     let mut other = lab.server.command("sh");

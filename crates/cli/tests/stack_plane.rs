@@ -42,7 +42,7 @@ fn owner(lab: &Lab, how: &[&str]) -> Running {
 fn the_only_interface_needs_no_name() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     assert!(!is_owned(&lab));
     let _running = owner(&lab, &[]);
@@ -64,15 +64,15 @@ fn which_of_two_interfaces_is_asked_for() {
     needs_root!();
     needs!(program "ip");
     let lab = with_another_interface();
-    let run = |how: &[&str]| on(&lab.server, &[&RUN, how, &["--", "true"]].concat());
-    complains(&run(&[]), &["--dev: which interface", lab.server.interface(), "extra0"]);
-    complains(&run(&["--dev", "nosuch0"]), &["--dev: ", "nosuch0", "ip link"]);
+    let run = |how: &[&str]| run_on_host(&lab.server, &[&RUN, how, &["--", "true"]].concat());
+    fails_with(&run(&[]), &["--dev: which interface", lab.server.interface(), "extra0"]);
+    fails_with(&run(&["--dev", "nosuch0"]), &["--dev: ", "nosuch0", "ip link"]);
     assert!(run(&["--dev", "extra0"]).status.success());
 }
 
 /// Rules that put what a program starts on the stack plane, the program itself not.
 fn for_children() -> PathBuf {
-    let policy = place("policy").join("p.toml");
+    let policy = temp_dir("policy").join("p.toml");
     fs::write(&policy, "[[rule]]\nprogram = 'python3*'\nplane = 'stack'\n").unwrap();
     policy
 }
@@ -81,7 +81,7 @@ fn for_children() -> PathBuf {
 fn what_a_script_starts_has_the_only_interface() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut command = lab.server.command(BUSYPOLL);
     command.args(["run", "--policy"]).arg(for_children());
@@ -97,7 +97,7 @@ fn what_a_script_may_start_asks_for_no_interface() {
     needs!(program "ip");
     let lab = with_another_interface();
     let policy = for_children();
-    let output = on(&lab.server, &["run", "--policy", policy.to_str().unwrap(), "--", "true"]);
+    let output = run_on_host(&lab.server, &["run", "--policy", policy.to_str().unwrap(), "--", "true"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.lines().count() == 1, "{output:?}");
     for wanted in ["--dev: which interface", "extra0", "stay with the kernel"] {
@@ -110,7 +110,7 @@ fn what_a_script_may_start_asks_for_no_interface() {
 fn attach_and_doctor_know_who_is_on_the_stack_plane() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let dev = ["--dev", lab.server.interface()];
     let running = owner(&lab, &dev);
@@ -118,7 +118,7 @@ fn attach_and_doctor_know_who_is_on_the_stack_plane() {
     // From another network namespace, too.
     let attach = |arguments: &[&str]| {
         let mut command = Command::new(BUSYPOLL);
-        command.env("BUSYPOLL_STATE", place("state")).arg("attach").args(arguments);
+        command.env("BUSYPOLL_STATE", temp_dir("state")).arg("attach").args(arguments);
         succeeds(command.stdin(Stdio::null()))
     };
     let before = epolls(running.pid());
@@ -128,7 +128,7 @@ fn attach_and_doctor_know_who_is_on_the_stack_plane() {
     assert_eq!((&told["stack_plane"], &told["rows"]), (&true.into(), &serde_json::json!([])));
     assert_eq!(epolls(running.pid()), before);
 
-    let output = here(&["doctor", "--pid", &pid, "--prove", "100ms", "--json"]);
+    let output = run_locally(&["doctor", "--pid", &pid, "--prove", "100ms", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let of_it = report["findings"].as_array().unwrap().iter();
     let of_it = of_it.filter(|f| f["subject"]["pid"] == running.pid());
@@ -145,7 +145,7 @@ fn attach_and_doctor_know_who_is_on_the_stack_plane() {
     let mut holders: Vec<u32> = lab.server.enter(holders).unwrap();
     holders.retain(|holder| *holder != running.pid());
     let &[guard] = &holders[..] else { panic!("{holders:?}") };
-    let output = here(&["doctor", "--pid", &guard.to_string(), "--json"]);
+    let output = run_locally(&["doctor", "--pid", &guard.to_string(), "--json"]);
     assert!(!text(&output).contains("BP-STACK-PLANE"), "{output:?}");
 
     // Who comes second has the kernel's sockets, which are attached to as any.
@@ -160,14 +160,14 @@ fn attach_and_doctor_know_who_is_on_the_stack_plane() {
 fn who_comes_second_is_told_the_owner() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let dev = ["--dev", lab.server.interface()];
     let _running = owner(&lab, &dev);
 
     let mut strict = server(&lab, &[&dev[..], &["--strict"]].concat(), "7001");
     let output = strict.stdin(Stdio::null()).output().unwrap();
-    complains(&output, &["--dev: ", "belong to process"]);
+    fails_with(&output, &["--dev: ", "belong to process"]);
 
     // Without it the kernel serves.
     let _second = Running::start(server(&lab, &dev, "7002").stderr(Stdio::null()));
@@ -181,7 +181,7 @@ fn who_comes_second_is_told_the_owner() {
 fn a_second_process_of_a_strict_run_ends() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut shell = lab.server.command(BUSYPOLL);
     shell.args(RUN).args(["--strict", "--", "sh", "-c"]);
@@ -189,19 +189,19 @@ fn a_second_process_of_a_strict_run_ends() {
     let mut running = Running::start(shell.arg(source("echo.py")).stdin(Stdio::piped()));
     exchange_udp(&lab, 7000, 3);
     wait_until("the queues are taken", || is_owned(&lab));
-    running.say("go");
+    running.send_line("go");
     assert_eq!(running.wait_for("over").trim(), "over 2");
     // The first goes on.
     exchange_udp(&lab, 7000, 3);
-    running.say("end");
+    running.send_line("end");
     running.child.wait().unwrap();
 }
 
 /// What a program of Python says on the server, run under this policy; its argument is the client's address.
 fn under(text_of_policy: &str, program: &str) -> String {
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let policy = place("policy").join("p.toml");
+    let policy = temp_dir("policy").join("p.toml");
     std::fs::write(&policy, text_of_policy).unwrap();
     let mut command = lab.server.command(BUSYPOLL);
     command.args(RUN).args(["--policy", policy.to_str().unwrap(), "--", "python3", "-c", program]);
@@ -282,7 +282,7 @@ kept.append(watch(c, udp(7213))); watch(c, kept[2])
 fn a_program_of_few_descriptors_makes_many_connections() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let _server = Running::start(lab.client.command("python3").arg(source("echo.py")).arg("7000"));
     let program = r#"
@@ -297,7 +297,7 @@ print("made")
 "#;
     let mut command = lab.server.command(BUSYPOLL);
     command.args(RUN).args(["--", "python3", "-c", program]).arg(lab.client.ipv4().to_string());
-    passes_by_the_kernel(&lab.server, || {
+    bypasses_the_kernel(&lab.server, || {
         assert_eq!(succeeds(command.stdin(Stdio::null())), "made\n");
     });
 }
@@ -306,9 +306,9 @@ print("made")
 fn an_accepted_connection_is_looked_up_again() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let policy = place("policy").join("p.toml");
+    let policy = temp_dir("policy").join("p.toml");
     let client = lab.client.ipv4();
     let rule = format!("[[rule]]\nremote_address = '{client}'\nbusy_poll = '70us'\n");
     std::fs::write(&policy, format!("busy_poll = '30us'\n{rule}")).unwrap();
@@ -427,7 +427,7 @@ print("over")
 fn what_our_stack_has_not_is_left_to_the_kernel_or_refused() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
+    let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let _server = Running::start(lab.client.command("python3").arg(source("echo.py")).arg("7000"));
     let run = |how: &[&str], first: &str| {
@@ -444,6 +444,6 @@ fn what_our_stack_has_not_is_left_to_the_kernel_or_refused() {
     assert!(lines[1].contains("passed to another process"), "{said}");
 
     // Nothing may go without.
-    complains(&run(&["--strict"], "filter"), &["SO_ATTACH_FILTER", "--strict"]);
-    complains(&run(&["--strict"], "full"), &["a udp socket", "open files", "--strict"]);
+    fails_with(&run(&["--strict"], "filter"), &["SO_ATTACH_FILTER", "--strict"]);
+    fails_with(&run(&["--strict"], "full"), &["a udp socket", "open files", "--strict"]);
 }

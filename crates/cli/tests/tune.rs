@@ -53,7 +53,7 @@ impl Bench {
     }
 
     /// Succeeds with this exit code; what it printed.
-    fn says(&self, arguments: &str, code: i32) -> String {
+    fn output_of(&self, arguments: &str, code: i32) -> String {
         let output = self.tune(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -142,7 +142,7 @@ fn mistakes_are_told_in_one_line_and_change_nothing() {
         ("export busy-poll --format yaml", &["--format", "ansible"]),
         ("export irq-suspend --format sysctl", &["irq-suspend", "--format sysctl"]),
     ] {
-        complains(&bench.tune(arguments), wanted);
+        fails_with(&bench.tune(arguments), wanted);
     }
     for (text, wanted) in [
         ("[coalesce]\nrx-usec = 1\n", &["my.toml:2", "did you mean 'rx-usecs'?"][..]),
@@ -151,7 +151,7 @@ fn mistakes_are_told_in_one_line_and_change_nothing() {
         ("[napi]\ngro-flush-timeout = \"1ms\"\n", &["--poller PID"]),
     ] {
         file(text);
-        complains(&bench.tune("apply ./my.toml --dev IF"), wanted);
+        fails_with(&bench.tune("apply ./my.toml --dev IF"), wanted);
     }
     assert!(bench.journal().is_none());
     assert_eq!((bench.flows().as_str(), bench.flush_timeout()), ("0", 0));
@@ -162,7 +162,7 @@ fn a_plan_and_a_status_are_json_too() {
     needs_root!();
     let bench = Bench::new("json");
     let json = |arguments: &str| -> serde_json::Value {
-        serde_json::from_str(&bench.says(arguments, 0)).unwrap()
+        serde_json::from_str(&bench.output_of(arguments, 0)).unwrap()
     };
     let plan = json("plan irq-suspend --dev IF --json");
     let lines = plan["lines"].as_array().unwrap();
@@ -188,24 +188,24 @@ fn a_rollback_says_what_others_have_changed_since() {
     let bench = Bench::new("since");
     // The kernel rounds it up to a power of two, which is nobody's change.
     fs::write(bench.dir.join("odd.toml"), "[queues]\nrps-flow-cnt = 33\n").unwrap();
-    bench.says("apply ./odd.toml --dev IF", 0);
+    bench.output_of("apply ./odd.toml --dev IF", 0);
     assert_eq!(bench.flows(), "64");
-    let said = bench.says("rollback", 0);
+    let said = bench.output_of("rollback", 0);
     assert!(said.contains("back to 0") && !said.contains("since"), "{said}");
 
     bench.small();
-    bench.says("apply ./small.toml --dev IF", 0);
+    bench.output_of("apply ./small.toml --dev IF", 0);
     bench.set_flows("128");
-    let said = bench.says("rollback", 0);
+    let said = bench.output_of("rollback", 0);
     let line = said.lines().find(|l| l.contains("rx-0")).unwrap();
     assert!(line.ends_with("back to 0 from 128, to which it was changed since"), "{said}");
     assert_eq!(said.matches("since").count(), 1, "{said}");
     assert_eq!(bench.flows(), "0");
 
     // Of two applies it is the second one's value that was there to be changed.
-    bench.says("apply ./small.toml --dev IF", 0);
-    bench.says("apply ./odd.toml --dev IF", 0);
-    assert!(!bench.says("rollback", 0).contains("since"));
+    bench.output_of("apply ./small.toml --dev IF", 0);
+    bench.output_of("apply ./odd.toml --dev IF", 0);
+    assert!(!bench.output_of("rollback", 0).contains("since"));
 }
 
 #[test]
@@ -214,31 +214,31 @@ fn a_device_that_is_gone_is_said_to_be_and_can_be_forgotten() {
     needs!(program "ip");
     let bench = Bench::new("gone");
     bench.small();
-    bench.says("apply ./small.toml --dev IF", 0);
+    bench.output_of("apply ./small.toml --dev IF", 0);
     let device = bench.host().interface();
     let gone = bench.host().command("ip").args(["link", "del", device]).status().unwrap();
     assert!(gone.success());
-    let status = bench.says("status", 1);
+    let status = bench.output_of("status", 1);
     let setting =
         format!("{device}: rps-flow-cnt of rx-0 was 0, set to 32, its device is not here\n");
     let warning = format!("Warning: {device} is gone from this network namespace: removed, or");
     assert!(status.contains(&setting), "{status}");
     assert_eq!(status.matches(&warning).count(), 1, "{status}");
 
-    let kept = bench.says("rollback", 1);
+    let kept = bench.output_of("rollback", 1);
     assert!(kept.contains("not put back to 0: the device is gone"), "{kept}");
     assert!(kept.contains("2 settings are still to be put back") && kept.contains("--forget"));
     let journal = bench.journal().unwrap().with_extension("journal");
     let kept = fs::read(&journal).unwrap();
-    let forgotten = bench.says("rollback --forget", 0);
+    let forgotten = bench.output_of("rollback --forget", 0);
     assert!(forgotten.contains("was 0: forgotten: the device is gone"), "{forgotten}");
     let end = "2 settings are forgotten, as the device is not here; everything else is as it was before.\n";
     assert!(forgotten.ends_with(end), "{forgotten}");
     assert!(!forgotten.contains("to be put back"), "{forgotten}");
-    assert_eq!(bench.says("status", 0), "Nothing is applied here.\n");
+    assert_eq!(bench.output_of("status", 0), "Nothing is applied here.\n");
     // For programs nothing is said after it.
     fs::write(&journal, kept).unwrap();
-    let json = bench.says("rollback --forget --json", 0);
+    let json = bench.output_of("rollback --forget --json", 0);
     assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok(), "{json}");
 }
 
@@ -249,9 +249,9 @@ fn gro_flush_timeout_goes_with_its_poller() {
     let bench = Bench::new("poller");
     let (first, second) = (Sleeper::new(), Sleeper::new());
     let (a, b) = (first.0.id(), second.0.id());
-    bench.says(&format!("apply prefer-busy-poll --dev IF --poller {a} --poller {b}"), 0);
+    bench.output_of(&format!("apply prefer-busy-poll --dev IF --poller {a} --poller {b}"), 0);
     assert_eq!(bench.flush_timeout(), 200_000);
-    let status = bench.says("status", 0);
+    let status = bench.output_of("status", 0);
     assert!(status.contains(&format!("until PID {a}, {b} ends")), "{status}");
     // Neither of them polls, which shows once there is traffic.
     let traffic = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
@@ -259,7 +259,7 @@ fn gro_flush_timeout_goes_with_its_poller() {
     let client = &bench.lab.client;
     assert!(client.command("python3").args(["-c", traffic]).status().unwrap().success());
     wait_until("warned", || bench.tune("status").status.code() == Some(1));
-    let status = bench.says("status", 1);
+    let status = bench.output_of("status", 1);
     assert!(status.contains("not one was busy polled"), "{status}");
     drop(first);
     thread::sleep(Duration::from_millis(300));
@@ -278,16 +278,16 @@ fn a_guard_that_was_killed_is_missed() {
     needs_root!();
     let bench = Bench::new("guard");
     let poller = Sleeper::new();
-    bench.says(&format!("apply irq-suspend --dev IF --poller {}", poller.0.id()), 0);
-    let status: serde_json::Value = serde_json::from_str(&bench.says("status --json", 0)).unwrap();
+    bench.output_of(&format!("apply irq-suspend --dev IF --poller {}", poller.0.id()), 0);
+    let status: serde_json::Value = serde_json::from_str(&bench.output_of("status --json", 0)).unwrap();
     let guard = status["applies"][0]["guard"].as_i64().unwrap();
     assert!(Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap().success());
     wait_until("the guard is gone", || bench.tune("status").status.code() == Some(1));
-    assert!(bench.says("status", 1).contains("nobody is left to roll it back"));
+    assert!(bench.output_of("status", 1).contains("nobody is left to roll it back"));
     drop(poller);
-    let status = bench.says("status", 1);
+    let status = bench.output_of("status", 1);
     assert!(status.contains("gro-flush-timeout set and nobody polls"), "{status}");
-    bench.says("rollback", 0);
+    bench.output_of("rollback", 0);
     assert_eq!(bench.flush_timeout(), 0);
 }
 
@@ -298,7 +298,7 @@ fn what_nobody_confirms_is_rolled_back_also_when_the_terminal_has_closed() {
     bench.small();
     // On a busy machine the time may be over before it is confirmed: then with more of it.
     let in_time = |seconds: &u64| {
-        bench.says(&format!("apply ./small.toml --dev IF --confirm {seconds}s"), 0);
+        bench.output_of(&format!("apply ./small.toml --dev IF --confirm {seconds}s"), 0);
         let confirmed = bench.tune("confirm").status.success();
         wait_until("kept or rolled back", || confirmed || bench.journal().is_none());
         confirmed
@@ -306,7 +306,7 @@ fn what_nobody_confirms_is_rolled_back_also_when_the_terminal_has_closed() {
     let seconds = [1, 5, 25].into_iter().find(in_time).expect("confirmed in time");
     thread::sleep(Duration::from_millis(seconds * 1000 + 500));
     assert_eq!(bench.flows(), "32", "it was confirmed");
-    bench.says("rollback", 0);
+    bench.output_of("rollback", 0);
 
     // A shell with its own process group, hung up with everything in it.
     let mut shell = bench.host().command("sh");
@@ -320,8 +320,8 @@ fn what_nobody_confirms_is_rolled_back_also_when_the_terminal_has_closed() {
     shell.wait().unwrap();
     wait_until("rolled back", || bench.flows() == "0" && bench.journal().is_none());
     // The guard's last word comes after its work.
-    wait_until("the last word", || !one_line(&bench.tune("confirm")).contains("in use by"));
-    complains(&bench.tune("confirm"), &["nothing waits", "nobody confirmed it"]);
+    wait_until("the last word", || !error_line(&bench.tune("confirm")).contains("in use by"));
+    fails_with(&bench.tune("confirm"), &["nothing waits", "nobody confirmed it"]);
 }
 
 /// The numbers of applies begin anew with each journal.
@@ -330,8 +330,8 @@ fn a_guard_leaves_the_next_apply_of_its_number_alone() {
     needs_root!();
     let bench = Bench::new("number");
     bench.small();
-    bench.says("apply ./small.toml --dev IF --confirm 5s", 0);
-    let status: serde_json::Value = serde_json::from_str(&bench.says("status --json", 0)).unwrap();
+    bench.output_of("apply ./small.toml --dev IF --confirm 5s", 0);
+    let status: serde_json::Value = serde_json::from_str(&bench.output_of("status --json", 0)).unwrap();
     let guard = status["applies"][0]["guard"].as_u64().unwrap() as u32;
     let kill = |signal: &str| {
         assert!(
@@ -339,13 +339,13 @@ fn a_guard_leaves_the_next_apply_of_its_number_alone() {
         );
     };
     kill("-STOP");
-    bench.says("rollback", 0);
-    bench.says("apply ./small.toml --dev IF", 0);
+    bench.output_of("rollback", 0);
+    bench.output_of("apply ./small.toml --dev IF", 0);
     thread::sleep(Duration::from_secs(5));
     kill("-CONT");
     wait_until("the guard has gone", || Process::open(guard).is_err());
     assert_eq!(bench.flows(), "32");
-    bench.says("rollback", 0);
+    bench.output_of("rollback", 0);
 }
 
 #[test]
@@ -369,24 +369,24 @@ fn a_journal_without_a_word_is_none() {
     needs_root!();
     let bench = Bench::new("wordless");
     bench.small();
-    bench.says("apply ./small.toml --dev IF", 0);
+    bench.output_of("apply ./small.toml --dev IF", 0);
     let own = bench.journal().unwrap().with_extension("journal");
     let number = bench.lab.client.enter(netns::cookie).unwrap().unwrap();
     let elsewhere = bench.state().join(format!("tune-{number}.journal"));
     let listed = || {
         let status: serde_json::Value =
-            serde_json::from_str(&bench.says("status --json", 0)).unwrap();
+            serde_json::from_str(&bench.output_of("status --json", 0)).unwrap();
         status["elsewhere"].as_array().unwrap().len()
     };
     fs::copy(&own, &elsewhere).unwrap();
     assert_eq!(listed(), 1);
-    bench.says("rollback", 0);
+    bench.output_of("rollback", 0);
     for file in [&own, &elsewhere] {
         fs::write(file, "").unwrap();
     }
     assert_eq!(listed(), 0);
     // A guard whose maker is not its parent has lost it.
-    bench.says("guard 1 --maker 1", 0);
+    bench.output_of("guard 1 --maker 1", 0);
     assert!(!own.exists() && elsewhere.exists());
 }
 
@@ -395,8 +395,8 @@ fn a_look_leaves_nothing_behind() {
     needs_root!();
     let bench = Bench::new("look");
     bench.small();
-    bench.says("status", 0);
-    bench.says("plan ./small.toml --dev IF", 0);
+    bench.output_of("status", 0);
+    bench.output_of("plan ./small.toml --dev IF", 0);
     assert!(!bench.state().exists());
 }
 
@@ -405,21 +405,21 @@ fn journals_of_namespaces_that_are_gone_are_told_apart() {
     needs_root!();
     let bench = Bench::new("gone");
     bench.small();
-    bench.says("apply ./small.toml --dev IF", 0);
+    bench.output_of("apply ./small.toml --dev IF", 0);
     let own = bench.journal().unwrap().with_extension("journal");
     let there = bench.lab.client.enter(netns::cookie).unwrap().unwrap();
     let (there, gone) = (format!("tune-{there}"), format!("tune-{}", u64::MAX));
     for name in [&there, &gone] {
         fs::copy(&own, bench.state().join(name).with_extension("journal")).unwrap();
     }
-    let status: serde_json::Value = serde_json::from_str(&bench.says("status --json", 0)).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&bench.output_of("status --json", 0)).unwrap();
     assert_eq!(status["elsewhere"], serde_json::json!([there]));
     let gone = bench.state().join(gone).with_extension("journal");
     assert_eq!(status["gone"], serde_json::json!([gone]));
-    let told = bench.says("status", 0);
+    let told = bench.output_of("status", 0);
     let line = told.lines().find(|line| line.contains("gone")).unwrap();
     assert!(line.contains(gone.to_str().unwrap()), "{told}");
-    bench.says("rollback", 0);
+    bench.output_of("rollback", 0);
 }
 
 #[test]
@@ -427,12 +427,12 @@ fn two_at_once_are_told_of_each_other() {
     needs_root!();
     let bench = Bench::new("two");
     bench.small();
-    bench.says("apply ./small.toml --dev IF", 0);
+    bench.output_of("apply ./small.toml --dev IF", 0);
     let name = bench.journal().unwrap();
     let lock = Lock::take(&bench.state(), name.file_name().unwrap().to_str().unwrap()).unwrap();
     let pid = format!("PID {} (", std::process::id());
     for arguments in ["rollback", "apply irq-suspend --dev IF --poller 1", "confirm"] {
-        complains(&bench.tune(arguments), &[&pid, "in use by"]);
+        fails_with(&bench.tune(arguments), &[&pid, "in use by"]);
     }
     assert_eq!(bench.flows(), "32");
     // Who is done in a moment is waited for.
@@ -440,7 +440,7 @@ fn two_at_once_are_told_of_each_other() {
         std::thread::sleep(std::time::Duration::from_millis(300));
         drop(lock);
     });
-    bench.says("rollback", 0);
+    bench.output_of("rollback", 0);
     assert_eq!(bench.flows(), "0");
     done.join().unwrap();
 }
@@ -450,7 +450,7 @@ fn a_newer_or_damaged_journal_is_left_alone() {
     needs_root!();
     let bench = Bench::new("newer");
     bench.small();
-    bench.says("apply ./small.toml --dev IF", 0);
+    bench.output_of("apply ./small.toml --dev IF", 0);
     let file = bench.journal().unwrap().with_extension("journal");
     let good = fs::read_to_string(&file).unwrap();
     for (text, wanted) in [
@@ -463,12 +463,12 @@ fn a_newer_or_damaged_journal_is_left_alone() {
             if arguments == "apply ./small.toml --dev IF" {
                 fs::write(bench.dir.join("small.toml"), "[queues]\nrps-flow-cnt = 64\n").unwrap();
             }
-            complains(&bench.tune(arguments), &[file.to_str().unwrap(), wanted]);
+            fails_with(&bench.tune(arguments), &[file.to_str().unwrap(), wanted]);
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     }
     fs::write(&file, good).unwrap();
-    bench.says("rollback", 0);
+    bench.output_of("rollback", 0);
     assert_eq!(bench.flows(), "0");
 }
 
@@ -523,7 +523,7 @@ fn a_read_only_sys_takes_everything_back() {
         .current_dir(&bench.dir)
         .output()
         .unwrap();
-    complains(&output, &["Read-only file system", "as it was before"]);
+    fails_with(&output, &["Read-only file system", "as it was before"]);
     assert!(bench.journal().is_none());
     let list = bench
         .host()

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use busypoll_lab::vm::Ran;
 use busypoll_lab::{needs, needs_vm};
-use support::faults::Place;
-use support::vm_place::{Vm, builder};
+use support::faults::TestMachine;
+use support::vm_machine::{Vm, builder};
 
 waiter_test!();
 
@@ -38,13 +38,13 @@ fn tune_changes_what_it_says_and_puts_everything_back() {
     let vm = Vm::of(builder().program("irqbalance", tools.join("usr/sbin/irqbalance")));
     let wanted = std::env::var("VM_STEP").unwrap_or_default();
     for (name, step) in STEPS.iter().filter(|(name, _)| name.contains(&wanted)) {
-        let before = vm.says(SNAPSHOT);
+        let before = vm.output_of(SNAPSHOT);
         let start = Instant::now();
         step(&vm);
         println!("{name}: {:.1?}", start.elapsed());
-        let after = vm.says(SNAPSHOT);
+        let after = vm.output_of(SNAPSHOT);
         assert_eq!(before, after, "{name}: the machine is not as it was");
-        let status = vm.says("busypoll tune status");
+        let status = vm.output_of("busypoll tune status");
         assert_eq!(status, "Nothing is applied here.\n", "{name}");
     }
 }
@@ -95,27 +95,27 @@ fn roll_back(vm: &Vm) {
 }
 
 fn plan(vm: &Vm) {
-    let before = vm.says(SNAPSHOT);
+    let before = vm.output_of(SNAPSHOT);
     let ran = vm.sh("busypoll tune plan lowest-latency --dev intel0 --app-cpus 2");
     assert_eq!(ran.status, 0, "{ran:?}");
     contains(&ran, &["rx-usecs", "3us -> 0us", "busy_read", "0us -> 50us", "cost", "source"]);
-    assert_eq!(before, vm.says(SNAPSHOT));
-    assert_eq!(vm.says("ls /run/busypoll 2>/dev/null | grep -v lock; true"), "");
+    assert_eq!(before, vm.output_of(SNAPSHOT));
+    assert_eq!(vm.output_of("ls /run/busypoll 2>/dev/null | grep -v lock; true"), "");
 }
 
 fn apply_and_roll_back(vm: &Vm) {
     let ran = vm.sh("busypoll tune apply lowest-latency --dev intel0 --app-cpus 2");
     assert!(ran.status < 2, "{ran:?}");
     let says = |script: &str, wanted: &str| {
-        let said = vm.says(script);
+        let said = vm.output_of(script);
         assert!(said.lines().any(|line| line.trim() == wanted), "{script}: {wanted:?}: {said}");
     };
-    says("ethtool -c intel0", "rx-usecs: 0");
-    says("ethtool -k intel0", "generic-receive-offload: off");
-    says("cat /proc/sys/net/core/busy_read", "50");
-    says("cat /proc/sys/net/core/busy_poll", "50");
+    output_of("ethtool -c intel0", "rx-usecs: 0");
+    output_of("ethtool -k intel0", "generic-receive-offload: off");
+    output_of("cat /proc/sys/net/core/busy_read", "50");
+    output_of("cat /proc/sys/net/core/busy_poll", "50");
     // On the NIC's node, beside the application's CPU.
-    says("cat /proc/irq/$irq/smp_affinity_list", "3");
+    output_of("cat /proc/irq/$irq/smp_affinity_list", "3");
     let status = vm.sh("busypoll tune status");
     contains(&status, &["apply 1: lowest-latency", "rx-usecs was 3us, set to 0us"]);
     roll_back(vm);
@@ -124,7 +124,7 @@ fn apply_and_roll_back(vm: &Vm) {
 fn second_apply(vm: &Vm) {
     vm.sh("busypoll tune apply lowest-latency --dev intel0");
     vm.sh("busypoll tune apply busy-poll --sockets 300 --dev intel0");
-    let read = vm.says("ethtool -c intel0; cat /proc/sys/net/core/busy_poll");
+    let read = vm.output_of("ethtool -c intel0; cat /proc/sys/net/core/busy_poll");
     assert!(read.contains("rx-usecs: 100") && read.ends_with("\n100\n"), "{read}");
     roll_back(vm);
 }
@@ -132,29 +132,29 @@ fn second_apply(vm: &Vm) {
 /// Drivers take their queues down for these: what belongs to them comes back too.
 fn queues_and_rings(vm: &Vm) {
     let profile = "[channels]\ncombined = 1\n[rings]\nrx = 128\n";
-    vm.says(&format!("printf '{profile}' > /tmp/queues.toml"));
-    vm.says("echo 3 > /sys/class/net/virtio0/queues/rx-1/rps_cpus");
-    let before = vm.says(SNAPSHOT);
+    vm.output_of(&format!("printf '{profile}' > /tmp/queues.toml"));
+    vm.output_of("echo 3 > /sys/class/net/virtio0/queues/rx-1/rps_cpus");
+    let before = vm.output_of(SNAPSHOT);
     vm.sh("busypoll tune apply /tmp/queues.toml --dev virtio0 --dev intel0");
-    let now = |question: &str| vm.says(&format!("ethtool {question} | sed -n '/Current/,$p'"));
+    let now = |question: &str| vm.output_of(&format!("ethtool {question} | sed -n '/Current/,$p'"));
     assert!(now("-l virtio0").contains("Combined:\t1\n"), "{}", now("-l virtio0"));
     assert!(now("-g intel0").contains("RX:\t\t128\n"), "{}", now("-g intel0"));
     roll_back(vm);
-    assert_eq!(before, vm.says(SNAPSHOT));
-    vm.says("echo 0 > /sys/class/net/virtio0/queues/rx-1/rps_cpus");
+    assert_eq!(before, vm.output_of(SNAPSHOT));
+    vm.output_of("echo 0 > /sys/class/net/virtio0/queues/rx-1/rps_cpus");
 }
 
 /// irqbalance itself, which spreads all interrupts each time it is told to look again.
 fn irqbalance(vm: &Vm) {
-    vm.says(
+    vm.output_of(
         "for f in /proc/irq/*/smp_affinity; do echo \"echo $(cat $f) > $f\"; done > /tmp/affinities;
          mkdir -p /run/irqbalance; irqbalance --foreground --interval=1 >/dev/null 2>&1 &
          until [ -e /run/irqbalance/irqbalance*.sock ]; do usleep 50000; done",
     );
-    let cpus = || vm.says("cat /proc/irq/$irq/smp_affinity_list");
-    let look_again = || vm.says("kill -HUP $(pidof irqbalance); sleep 1");
+    let cpus = || vm.output_of("cat /proc/irq/$irq/smp_affinity_list");
+    let look_again = || vm.output_of("kill -HUP $(pidof irqbalance); sleep 1");
     let moves = |what: &str| {
-        vm.says("echo 0 > /proc/irq/$irq/smp_affinity_list");
+        vm.output_of("echo 0 > /proc/irq/$irq/smp_affinity_list");
         support::wait_until(what, || {
             look_again();
             cpus() != "0\n"
@@ -180,7 +180,7 @@ const CALLS: &str = "write,pwrite64,fsync,fdatasync,renameat,unlink,unlinkat";
 fn calls(vm: &Vm, command: &str) -> Vec<String> {
     vm.sh(&format!("strace -f --seccomp-bpf -o /tmp/calls -e trace={CALLS} {command}"));
     let name = |line: &str| Some(line.split_whitespace().nth(1)?.split_once('(')?.0.to_owned());
-    vm.says("cat /tmp/calls").lines().filter_map(name).collect()
+    vm.output_of("cat /tmp/calls").lines().filter_map(name).collect()
 }
 
 /// Kills the command as it enters the `at`th of these calls, where strace(1) holds it up. (strace counts
@@ -188,7 +188,7 @@ fn calls(vm: &Vm, command: &str) -> Vec<String> {
 fn kill_at(vm: &Vm, calls: &[String], at: usize, command: &str) {
     let call = &calls[at];
     let when = calls[..=at].iter().filter(|other| *other == call).count();
-    vm.says(&format!(
+    vm.output_of(&format!(
         "strace -f --seccomp-bpf -o /dev/null -e trace={call} \
              -e inject={call}:delay_enter=100s:when={when} {command} >/dev/null 2>&1 &
          strace=$!
@@ -209,33 +209,33 @@ const APPLY: &str = "busypoll tune apply lowest-latency --dev intel0 --dev virti
 
 /// Wherever it was, a rollback puts everything back.
 fn killed(vm: &Vm) {
-    let before = vm.says(SNAPSHOT);
+    let before = vm.output_of(SNAPSHOT);
     // The first apply of all makes directories besides.
     vm.sh(APPLY);
     roll_back(vm);
     let calls = calls(vm, APPLY);
-    let whole = vm.says(SNAPSHOT);
+    let whole = vm.output_of(SNAPSHOT);
     roll_back(vm);
     let mut middle = 0;
     for at in spread(calls.len(), 6) {
         kill_at(vm, &calls, at, APPLY);
-        let now = vm.says(SNAPSHOT);
+        let now = vm.output_of(SNAPSHOT);
         middle += u32::from(now != before && now != whole);
         roll_back(vm);
-        assert_eq!(before, vm.says(SNAPSHOT), "killed at call {at} of {calls:?}");
+        assert_eq!(before, vm.output_of(SNAPSHOT), "killed at call {at} of {calls:?}");
     }
     assert!(middle > 2, "{middle} kills came between two writes");
 }
 
 fn rollback_killed(vm: &Vm) {
-    let before = vm.says(SNAPSHOT);
+    let before = vm.output_of(SNAPSHOT);
     vm.sh(APPLY);
     let calls = calls(vm, "busypoll tune rollback");
     for at in spread(calls.len(), 3) {
         vm.sh(APPLY);
         kill_at(vm, &calls, at, "busypoll tune rollback");
         roll_back(vm);
-        assert_eq!(before, vm.says(SNAPSHOT), "killed at call {at} of {calls:?}");
+        assert_eq!(before, vm.output_of(SNAPSHOT), "killed at call {at} of {calls:?}");
     }
 }
 
@@ -253,7 +253,7 @@ fn not_to_be_had(vm: &Vm) {
     assert!(!ran.stdout.contains("-> 100us"), "{ran:?}");
     let ran = vm.sh("busypoll tune apply busy-poll --dev virtio0");
     assert!(ran.status < 2 && !ran.stdout.contains("refused"), "{ran:?}");
-    assert!(vm.says("ethtool -c virtio0").contains("rx-usecs: 0"));
+    assert!(vm.output_of("ethtool -c virtio0").contains("rx-usecs: 0"));
     roll_back(vm);
     // Without irq-suspend-timeout (Linux 6.13) the profile is about nothing.
     refused(
@@ -274,17 +274,17 @@ fn poller_ends(vm: &Vm) {
         "busypoll tune apply prefer-busy-poll --dev intel0 --poller 99999",
         &["99999", "no such process"],
     );
-    let before = vm.says(SNAPSHOT);
+    let before = vm.output_of(SNAPSHOT);
     let pid = vm.start("recv so=50");
     let ran = vm.sh(&format!("busypoll tune apply prefer-busy-poll --dev intel0 --poller {pid}"));
     assert!(ran.status < 2, "{ran:?}");
-    assert_eq!(vm.says("cat /sys/class/net/intel0/gro_flush_timeout"), "200000\n");
+    assert_eq!(vm.output_of("cat /sys/class/net/intel0/gro_flush_timeout"), "200000\n");
     vm.stop(pid);
     as_before(vm, &before);
 }
 
 fn unconfirmed(vm: &Vm) {
-    let before = vm.says(SNAPSHOT);
+    let before = vm.output_of(SNAPSHOT);
     let ran = vm.sh("busypoll tune apply busy-poll --dev intel0 --confirm 2s");
     contains(&ran, &["confirm"]);
     as_before(vm, &before);
@@ -298,28 +298,28 @@ fn unconfirmed(vm: &Vm) {
         confirmed
     };
     let seconds = [2, 10, 50].into_iter().find(in_time).expect("confirmed in time");
-    vm.says(&format!("sleep {}", seconds + 2));
-    assert!(vm.says("ethtool -c intel0").contains("rx-usecs: 100"), "rolled back though confirmed");
+    vm.output_of(&format!("sleep {}", seconds + 2));
+    assert!(vm.output_of("ethtool -c intel0").contains("rx-usecs: 100"), "rolled back though confirmed");
     roll_back(vm);
 }
 
 /// By itself, within seconds.
 fn as_before(vm: &Vm, before: &str) {
     support::wait_until("rolled back by itself", || {
-        vm.says(SNAPSHOT) == before && vm.says("busypoll tune status").starts_with("Nothing")
+        vm.output_of(SNAPSHOT) == before && vm.output_of("busypoll tune status").starts_with("Nothing")
     });
 }
 
 /// The driver lets go of the device and takes it again: another index, and the driver's own defaults.
 fn comes_back(vm: &Vm) {
-    let index = || vm.says("cat /sys/class/net/intel0/ifindex");
+    let index = || vm.output_of("cat /sys/class/net/intel0/ifindex");
     vm.sh("busypoll tune apply busy-poll --dev intel0");
     let first = index();
-    vm.says(AGAIN);
+    vm.output_of(AGAIN);
     assert_ne!(first, index());
-    vm.says("ethtool -C intel0 rx-usecs 50");
+    vm.output_of("ethtool -C intel0 rx-usecs 50");
     roll_back(vm);
-    assert!(vm.says("ethtool -c intel0").contains("rx-usecs: 3\n"));
+    assert!(vm.output_of("ethtool -c intel0").contains("rx-usecs: 3\n"));
 }
 
 /// Unbinds and binds the Intel NIC, whose new interface gets its old name and address.
@@ -336,18 +336,18 @@ until [ $(cat /sys/class/net/intel0/carrier) = 1 ]; do sleep 0.1; done
 
 fn gone(vm: &Vm) {
     vm.sh("busypoll tune apply busy-poll --dev intel0");
-    let pci = vm.says("basename $(readlink /sys/class/net/intel0/device)");
+    let pci = vm.output_of("basename $(readlink /sys/class/net/intel0/device)");
     let driver = "/sys/bus/pci/drivers/e1000e";
-    vm.says(&format!("echo {} > {driver}/unbind", pci.trim()));
+    vm.output_of(&format!("echo {} > {driver}/unbind", pci.trim()));
     let ran = vm.sh("busypoll tune rollback");
     assert_eq!(ran.status, 1, "{ran:?}");
     contains(&ran, &["rx-usecs", "not put back", "--forget"]);
-    assert_eq!(vm.says("cat /proc/sys/net/core/busy_read"), "0\n", "the rest is put back");
+    assert_eq!(vm.output_of("cat /proc/sys/net/core/busy_read"), "0\n", "the rest is put back");
     let back = AGAIN.replace("echo $pci > $driver/unbind", "").replace(
         "pci=$(basename $(readlink /sys/class/net/intel0/device))",
         &format!("pci={}", pci.trim()),
     );
-    vm.says(&back);
+    vm.output_of(&back);
     roll_back(vm);
 }
 
@@ -373,7 +373,7 @@ fn refusals(vm: &Vm) {
         ("[coalesce.rx-usecs]\nvalue = ", &["mine.toml"]),
         ("[features.rx-gor]\nvalue = false", &["rx-gor", "rx-gro"]),
     ] {
-        vm.says(&format!("printf '%s\\n' '{text}' > /tmp/mine.toml"));
+        vm.output_of(&format!("printf '%s\\n' '{text}' > /tmp/mine.toml"));
         refused(vm, "busypoll tune apply /tmp/mine.toml --dev intel0", wanted);
     }
 }
@@ -402,7 +402,7 @@ fn read_only(vm: &Vm) {
 
 /// The first is held up by strace(1) as it writes its journal.
 fn two_at_once(vm: &Vm) {
-    vm.says(
+    vm.output_of(
         "strace -f --seccomp-bpf -o /dev/null -e trace=fsync,fdatasync \
              -e inject=fsync,fdatasync:delay_enter=60s:when=1 \
              busypoll tune apply busy-poll --dev intel0 >/dev/null 2>&1 & \
@@ -410,7 +410,7 @@ fn two_at_once(vm: &Vm) {
              usleep 50000; \
          done",
     );
-    let pid = vm.says("pidof busypoll");
+    let pid = vm.output_of("pidof busypoll");
     refused(vm, "busypoll tune apply lowest-latency --dev intel0", &[pid.trim()]);
     refused(vm, "busypoll tune rollback", &[pid.trim()]);
     vm.sh("kill -9 $(pidof strace busypoll); while pidof busypoll; do usleep 10000; done");
@@ -419,15 +419,15 @@ fn two_at_once(vm: &Vm) {
 
 fn newer_journal(vm: &Vm) {
     vm.sh("busypoll tune apply busy-poll --dev intel0");
-    let journal = vm.says("ls /run/busypoll/*tune* | grep -v lock");
+    let journal = vm.output_of("ls /run/busypoll/*tune* | grep -v lock");
     let journal = journal.trim();
-    vm.says(&format!(
+    vm.output_of(&format!(
         "cp {journal} /tmp/kept; sed -i '1s/^busypoll-journal 1 /busypoll-journal 2 /' {journal}"
     ));
     for command in ["apply lowest-latency --dev intel0", "rollback", "status"] {
         refused(vm, &format!("busypoll tune {command}"), &[journal, "newer"]);
     }
-    vm.says(&format!("cat /tmp/kept > {journal}"));
+    vm.output_of(&format!("cat /tmp/kept > {journal}"));
     roll_back(vm);
 }
 
@@ -439,14 +439,14 @@ fn a_power_cut_ends_what_was_applied() {
     let state = "export BUSYPOLL_STATE=/var/lib/busypoll;";
     let vm = Vm::boot();
     vm.sh(&format!("{state} busypoll tune apply busy-poll --dev intel0; sync"));
-    assert!(vm.says("ethtool -c intel0").contains("rx-usecs: 100"));
+    assert!(vm.output_of("ethtool -c intel0").contains("rx-usecs: 100"));
     let kept = vm.machine.power_cut();
     let vm = Vm::of(builder().state(kept));
-    assert_ne!(vm.says("ls /var/lib/busypoll"), "");
-    vm.says("ethtool -C intel0 rx-usecs 50");
+    assert_ne!(vm.output_of("ls /var/lib/busypoll"), "");
+    vm.output_of("ethtool -C intel0 rx-usecs 50");
     assert_eq!(vm.sh(&format!("{state} busypoll tune rollback")).status, 0);
     // Somebody has set it since: it is theirs.
-    assert!(vm.says("ethtool -c intel0").contains("rx-usecs: 50\n"));
+    assert!(vm.output_of("ethtool -c intel0").contains("rx-usecs: 50\n"));
     let ran = vm.sh(&format!("{state} busypoll tune apply busy-poll --dev intel0"));
     assert!(ran.status < 2, "{ran:?}");
 }

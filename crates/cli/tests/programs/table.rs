@@ -15,7 +15,7 @@ use super::support::*;
 const PORT: u16 = 7300;
 
 /// A lab, and the plane the programs in it run under.
-struct Place {
+struct Setup {
     lab: Lab,
     plane: &'static str,
     /// More words for `busypoll run`.
@@ -36,9 +36,9 @@ impl Drop for Daemon {
     }
 }
 
-impl Place {
+impl Setup {
     fn new(plane: &'static str) -> Self {
-        Self { _one: alone(), lab: Lab::builder().build().unwrap(), plane, options: Vec::new() }
+        Self { _one: one_test_at_a_time(), lab: Lab::builder().build().unwrap(), plane, options: Vec::new() }
     }
 
     fn under(&self, host: &LabHost, program: &str) -> Command {
@@ -97,8 +97,8 @@ impl Place {
     /// they never reach its kernel.
     fn polls(&self, work: impl FnMut()) {
         match self.plane {
-            "kernel" => finds_packets(&self.lab, work),
-            _ => passes_by_the_kernel(&self.lab.server, work),
+            "kernel" => busy_polling_finds_packets(&self.lab, work),
+            _ => bypasses_the_kernel(&self.lab.server, work),
         }
     }
 }
@@ -110,12 +110,12 @@ fn number_after<'t>(text: &'t str, name: &str) -> &'t str {
 }
 
 /// sockperf at both ends, in the way of waiting that `how` is its letter for; `b` blocks.
-fn sockperf(place: &Place, tcp: bool, mode: &str, how: &str, options: &[&str]) {
+fn sockperf(setup: &Setup, tcp: bool, mode: &str, how: &str, options: &[&str]) {
     let port = PORT.to_string();
-    let list = self::place("sockperf").join("sockets");
+    let list = temp_dir("sockperf").join("sockets");
     let kind = if tcp { 'T' } else { 'U' };
-    fs::write(&list, format!("{kind}:{}:{port}\n", place.address())).unwrap();
-    let address = place.address();
+    fs::write(&list, format!("{kind}:{}:{port}\n", setup.address())).unwrap();
+    let address = setup.address();
     let mut sockets: Vec<&str> = match how {
         "b" => vec!["-i", &address, "-p", &port],
         _ => vec!["-f", list.to_str().unwrap(), "-F", how],
@@ -123,7 +123,7 @@ fn sockperf(place: &Place, tcp: bool, mode: &str, how: &str, options: &[&str]) {
     if tcp && how == "b" {
         sockets.push("--tcp");
     }
-    let mut server = place.server("sockperf");
+    let mut server = setup.server("sockperf");
     let mut server = server.arg("sr").args(&sockets).stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = String::new();
     let mut output = std::io::BufReader::new(server.stdout.take().unwrap());
@@ -137,11 +137,11 @@ fn sockperf(place: &Place, tcp: bool, mode: &str, how: &str, options: &[&str]) {
     let _server = Daemon(server);
     // It says so before it first waits, and a connection from before that is its kernel's.
     wait_until("its socket is the plane's", || {
-        let shown = || text(&busypoll(&place.lab, Path::new("/"), &["ss"]).output().unwrap());
-        place.plane == "kernel" || shown().contains(&port)
+        let shown = || text(&busypoll(&setup.lab, Path::new("/"), &["ss"]).output().unwrap());
+        setup.plane == "kernel" || shown().contains(&port)
     });
-    place.polls(|| {
-        let mut client = place.client("sockperf");
+    setup.polls(|| {
+        let mut client = setup.client("sockperf");
         client.arg(mode).args(&sockets).args(["-t", "1"]).args(options);
         let output = client.output().unwrap();
         let said = text(&output);
@@ -169,7 +169,7 @@ pub fn sockperf_udp_ping_pong(plane: &'static str) {
     needs_root!();
     needs!(program "sockperf");
     for how in ["b", "p", "s", "e"] {
-        sockperf(&Place::new(plane), false, "pp", how, &[]);
+        sockperf(&Setup::new(plane), false, "pp", how, &[]);
     }
 }
 
@@ -177,7 +177,7 @@ pub fn sockperf_tcp_ping_pong(plane: &'static str) {
     needs_root!();
     needs!(program "sockperf");
     for how in ["b", "p", "s", "e"] {
-        sockperf(&Place::new(plane), true, "pp", how, &[]);
+        sockperf(&Setup::new(plane), true, "pp", how, &[]);
     }
 }
 
@@ -186,7 +186,7 @@ pub fn sockperf_under_load(plane: &'static str) {
     needs!(program "sockperf");
     // A message every 25 us: within the 50 us that a wait polls.
     for (tcp, how) in all_waits() {
-        sockperf(&Place::new(plane), tcp, "ul", how, &["--mps", "40000", "--reply-every", "5"]);
+        sockperf(&Setup::new(plane), tcp, "ul", how, &["--mps", "40000", "--reply-every", "5"]);
     }
 }
 
@@ -194,34 +194,34 @@ pub fn sockperf_throughput(plane: &'static str) {
     needs_root!();
     needs!(program "sockperf");
     for (tcp, how) in all_waits() {
-        sockperf(&Place::new(plane), tcp, "tp", how, &["-m", "1400"]);
+        sockperf(&Setup::new(plane), tcp, "tp", how, &["-m", "1400"]);
     }
 }
 
-fn redis_server(place: &Place, folder: &std::path::Path) -> Daemon {
-    let mut redis = place.server("redis-server");
+fn redis_server(setup: &Setup, folder: &std::path::Path) -> Daemon {
+    let mut redis = setup.server("redis-server");
     redis.args(["--port", &PORT.to_string(), "--protected-mode", "no", "--save", ""]);
     redis.arg("--dir").arg(folder);
-    place.daemon(&mut redis, PORT)
+    setup.daemon(&mut redis, PORT)
 }
 
-fn redis_cli(place: &Place, arguments: &[&str]) -> String {
-    let mut cli = place.plain("redis-cli");
-    cli.args(["-h", &place.address(), "-p", &PORT.to_string()]).args(arguments);
+fn redis_cli(setup: &Setup, arguments: &[&str]) -> String {
+    let mut cli = setup.plain("redis-cli");
+    cli.args(["-h", &setup.address(), "-p", &PORT.to_string()]).args(arguments);
     succeeds(&mut cli)
 }
 
 pub fn redis(plane: &'static str) {
     needs_root!();
     needs!(program "redis-server", program "redis-benchmark", program "redis-cli");
-    let place = Place::new(plane);
-    let _redis = redis_server(&place, &self::place("redis"));
+    let setup = Setup::new(plane);
+    let _redis = redis_server(&setup, &temp_dir("redis"));
     for (clients, pipeline) in [("1", "1"), ("50", "16")] {
-        place.polls(|| {
-            let mut load = place.client("redis-benchmark");
+        setup.polls(|| {
+            let mut load = setup.client("redis-benchmark");
             load.args([
                 "-h",
-                &place.address(),
+                &setup.address(),
                 "-p",
                 &PORT.to_string(),
                 "-n",
@@ -235,40 +235,40 @@ pub fn redis(plane: &'static str) {
         });
     }
     // Rounded up to whole pipelines.
-    assert!(redis_cli(&place, &["LLEN", "mylist"]).trim().parse::<u64>().unwrap() >= 10_000);
+    assert!(redis_cli(&setup, &["LLEN", "mylist"]).trim().parse::<u64>().unwrap() >= 10_000);
 }
 
 pub fn redis_saves_in_the_background(plane: &'static str) {
     needs_root!();
     needs!(program "redis-server", program "redis-benchmark", program "redis-cli");
-    let (place, folder) = (Place::new(plane), self::place("redis"));
-    let redis = redis_server(&place, &folder);
-    redis_cli(&place, &["EVAL", "for i=1,20000 do redis.call('SET', 'k'..i, i) end", "0"]);
-    let mut load = place.plain("redis-benchmark");
-    load.args(["-h", &place.address(), "-p", &PORT.to_string(), "-n", "20000", "-t", "get", "-q"]);
+    let (setup, folder) = (Setup::new(plane), temp_dir("redis"));
+    let redis = redis_server(&setup, &folder);
+    redis_cli(&setup, &["EVAL", "for i=1,20000 do redis.call('SET', 'k'..i, i) end", "0"]);
+    let mut load = setup.plain("redis-benchmark");
+    load.args(["-h", &setup.address(), "-p", &PORT.to_string(), "-n", "20000", "-t", "get", "-q"]);
     let mut load = load.stdout(Stdio::null()).spawn().unwrap();
-    assert!(redis_cli(&place, &["BGSAVE"]).contains("Background saving started"));
+    assert!(redis_cli(&setup, &["BGSAVE"]).contains("Background saving started"));
     assert!(load.wait().unwrap().success());
     wait_until("it has saved", || {
-        redis_cli(&place, &["INFO", "persistence"]).contains("rdb_bgsave_in_progress:0")
+        redis_cli(&setup, &["INFO", "persistence"]).contains("rdb_bgsave_in_progress:0")
     });
-    assert!(redis_cli(&place, &["INFO", "persistence"]).contains("rdb_last_bgsave_status:ok"));
+    assert!(redis_cli(&setup, &["INFO", "persistence"]).contains("rdb_last_bgsave_status:ok"));
     drop(redis);
-    let _redis = redis_server(&place, &folder);
-    assert_eq!(redis_cli(&place, &["GET", "k19999"]).trim(), "19999");
-    assert_eq!(redis_cli(&place, &["DBSIZE"]).trim(), "20000");
+    let _redis = redis_server(&setup, &folder);
+    assert_eq!(redis_cli(&setup, &["GET", "k19999"]).trim(), "19999");
+    assert_eq!(redis_cli(&setup, &["DBSIZE"]).trim(), "20000");
 }
 
 pub fn memcached(plane: &'static str) {
     needs_root!();
     needs!(program "memcached");
-    let place = Place::new(plane);
-    let mut memcached = place.server("memcached");
+    let setup = Setup::new(plane);
+    let mut memcached = setup.server("memcached");
     memcached.args([
         "-u",
         "root",
         "-l",
-        &place.address(),
+        &setup.address(),
         "-p",
         &PORT.to_string(),
         "-t",
@@ -276,11 +276,11 @@ pub fn memcached(plane: &'static str) {
         "-U",
         "0",
     ]);
-    let _memcached = place.daemon(&mut memcached, PORT);
-    let address = SocketAddr::from((place.lab.server.ipv4(), PORT));
-    place.polls(|| {
+    let _memcached = setup.daemon(&mut memcached, PORT);
+    let address = SocketAddr::from((setup.lab.server.ipv4(), PORT));
+    setup.polls(|| {
         let connections: Vec<TcpStream> = (0..8)
-            .map(|_| place.lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap())
+            .map(|_| setup.lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap())
             .collect();
         std::thread::scope(|scope| {
             for (index, mut connection) in connections.into_iter().enumerate() {
@@ -310,8 +310,8 @@ fn asks(connection: &mut TcpStream, what: &str, wanted: &str) {
 pub fn nginx(plane: &'static str) {
     needs_root!();
     needs!(program "nginx", program "wrk", program "curl", program "sha256sum");
-    let place = Place::new(plane);
-    let folder = self::place("nginx");
+    let setup = Setup::new(plane);
+    let folder = temp_dir("nginx");
     let mut file = Vec::new();
     for n in 0..500_000_u32 {
         file.extend(n.wrapping_mul(2_654_435_761).to_le_bytes());
@@ -325,28 +325,28 @@ pub fn nginx(plane: &'static str) {
          events {{ worker_connections 768; }}\n\
          http {{ sendfile on; tcp_nopush on; access_log off; keepalive_requests 1000000;\n\
          server {{ listen {}:{PORT}; root {here}; }} }}\n",
-        place.address()
+        setup.address()
     );
     fs::write(folder.join("nginx.conf"), configuration).unwrap();
     readable(&folder);
-    let mut nginx = place.server("nginx");
+    let mut nginx = setup.server("nginx");
     assert!(nginx.arg("-c").arg(folder.join("nginx.conf")).status().unwrap().success());
     let master =
         || fs::read_to_string(folder.join("pid")).unwrap_or_default().trim().parse::<i32>().ok();
     wait_until("the master has its number", || master().is_some());
     let master = Master(rustix::process::Pid::from_raw(master().unwrap()).unwrap());
-    place.listens(PORT, || {});
-    let url = |name: &str| format!("http://{}:{PORT}/{name}", place.address());
+    setup.listens(PORT, || {});
+    let url = |name: &str| format!("http://{}:{PORT}/{name}", setup.address());
     let sum = succeeds(Command::new("sha256sum").arg(folder.join("file")));
     for _ in 0..3 {
         let got = folder.join("got");
-        let mut curl = place.plain("curl");
+        let mut curl = setup.plain("curl");
         succeeds(curl.args(["-sf", "--max-time", "20", "-o"]).arg(&got).arg(url("file")));
         let got = succeeds(Command::new("sha256sum").arg(got));
         assert_eq!(sum.split(' ').next(), got.split(' ').next());
     }
-    place.polls(|| {
-        let mut load = place.plain("wrk");
+    setup.polls(|| {
+        let mut load = setup.plain("wrk");
         let said = succeeds(load.args(["-t1", "-c32", "-d1s", &url("small")]));
         assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
         assert!(number_after(&said, "Requests/sec").parse::<f64>().unwrap() > 10.0, "{said}");
@@ -369,12 +369,12 @@ impl Drop for Master {
 /// Lets other users find what is in a folder.
 fn readable(folder: &std::path::Path) {
     use std::os::unix::fs::PermissionsExt;
-    for place in folder.ancestors() {
-        if let Ok(metadata) = fs::metadata(place)
+    for setup in folder.ancestors() {
+        if let Ok(metadata) = fs::metadata(setup)
             && metadata.permissions().mode() & 0o001 == 0
         {
             fs::set_permissions(
-                place,
+                setup,
                 fs::Permissions::from_mode(metadata.permissions().mode() | 0o011),
             )
             .unwrap();
@@ -385,17 +385,17 @@ fn readable(folder: &std::path::Path) {
 pub fn iperf3(plane: &'static str) {
     needs_root!();
     needs!(program "iperf3");
-    let place = Place::new(plane);
-    let mut iperf = place.server("iperf3");
-    let _iperf = place.daemon(iperf.args(["-s", "-p", &PORT.to_string()]), PORT);
+    let setup = Setup::new(plane);
+    let mut iperf = setup.server("iperf3");
+    let _iperf = setup.daemon(iperf.args(["-s", "-p", &PORT.to_string()]), PORT);
     // Amounts, not times: a busy machine takes longer, and carries no less.
     let datagrams = ["-n", "2M", "-u", "-b", "20M", "-l", "1200"];
     for options in [&["-n", "32M"][..], &["-n", "32M", "-R"], &datagrams] {
         let mut end = serde_json::Value::Null;
         // Between two tests the server closes its listener for a moment, or still ends the one before.
         wait_until("iperf3 takes the next test", || {
-            let mut client = place.client("iperf3");
-            client.args(["-c", &place.address(), "-p", &PORT.to_string(), "-J"]).args(options);
+            let mut client = setup.client("iperf3");
+            client.args(["-c", &setup.address(), "-p", &PORT.to_string(), "-J"]).args(options);
             let said = text(&client.output().unwrap());
             let mut result: serde_json::Value = serde_json::from_str(&said).unwrap();
             end = result["end"].take();
@@ -414,32 +414,32 @@ pub fn iperf3(plane: &'static str) {
 }
 
 /// An echo server, asked over some connections at once.
-fn echo_server(place: &Place, command: &mut Command) {
+fn echo_server(setup: &Setup, command: &mut Command) {
     let _server = Running::start(command.arg(PORT.to_string()));
-    place.listens(PORT, || {});
-    let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&place.lab, PORT)).collect();
-    place.polls(|| clients.iter_mut().for_each(|client| client.exchange(200)));
+    setup.listens(PORT, || {});
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&setup.lab, PORT)).collect();
+    setup.polls(|| clients.iter_mut().for_each(|client| client.exchange(200)));
 }
 
 pub fn python_asyncio(plane: &'static str) {
     needs_root!();
     needs!(program "python3");
-    let place = Place::new(plane);
-    echo_server(&place, place.server("python3").arg(source("echo.py")));
+    let setup = Setup::new(plane);
+    echo_server(&setup, setup.server("python3").arg(source("echo.py")));
 }
 
 pub fn java_nio(plane: &'static str) {
     needs_root!();
     needs!(program "java");
-    let place = Place::new(plane);
-    echo_server(&place, place.server("java").arg(source("Echo.java")));
+    let setup = Setup::new(plane);
+    echo_server(&setup, setup.server("java").arg(source("Echo.java")));
 }
 
 pub fn go_echo(plane: &'static str) {
     needs_root!();
     needs!(program "go");
-    let place = Place::new(plane);
-    echo_server(&place, &mut place.server(go().to_str().unwrap()));
+    let setup = Setup::new(plane);
+    echo_server(&setup, &mut setup.server(go().to_str().unwrap()));
 }
 
 /// A session of FIX over QuickFIX, quiet for 10 ms between orders and flat out, in the three ways to
@@ -450,37 +450,37 @@ pub fn quickfix(plane: &'static str) {
     if !std::path::Path::new("/usr/include/quickfix/Application.h").exists() {
         return busypoll_lab::needs::skipped(module_path!(), "the package libquickfix-dev");
     }
-    let program = self::place("fix").join("fix");
+    let program = temp_dir("fix").join("fix");
     let mut compiler = Command::new("g++");
     compiler.args(["-std=c++14", "-O1", "-w", "-o"]).arg(&program).arg(source("fix.cpp"));
     build(compiler.args(["-lquickfix", "-pthread"]));
     let program = program.to_str().unwrap();
     for receive in ["interrupt", "busy-poll", "aggressive"] {
-        let policy = self::place("policy").join("policy.toml");
+        let policy = temp_dir("policy").join("policy.toml");
         fs::write(
             &policy,
             format!("receive = \"{receive}\"\naggressive_receive_delay = \"2ms\"\n"),
         )
         .unwrap();
-        let mut place = Place::new(plane);
-        place.options = vec!["--policy".into(), policy.to_str().unwrap().into()];
+        let mut setup = Setup::new(plane);
+        setup.options = vec!["--policy".into(), policy.to_str().unwrap().into()];
         let port = PORT.to_string();
-        let _acceptor = Running::start(place.server(program).args(["acceptor", &port]));
+        let _acceptor = Running::start(setup.server(program).args(["acceptor", &port]));
         for (orders, gap) in [("50", "10000"), ("500", "0")] {
             // It takes a second or two of silence until both have sent one.
             let heartbeats = receive == "busy-poll" && gap != "0";
             let session = || {
-                let mut initiator = place.client(program);
-                initiator.args(["initiator", &port, &place.address(), orders, gap]);
+                let mut initiator = setup.client(program);
+                initiator.args(["initiator", &port, &setup.address(), orders, gap]);
                 initiator.args(heartbeats.then_some("heartbeats"));
                 let said = succeeds(&mut initiator);
                 assert!(said.contains(&format!("done {orders} ")), "{receive}: {said}");
             };
             match receive {
                 "interrupt" if plane == "kernel" => {
-                    assert_eq!(busy_polled(&place.lab.server, session), 0, "{receive}");
+                    assert_eq!(busy_polled(&setup.lab.server, session), 0, "{receive}");
                 }
-                _ if gap == "0" => place.polls(session),
+                _ if gap == "0" => setup.polls(session),
                 _ => session(),
             }
         }

@@ -1,15 +1,15 @@
-//! A suite whose tests are programs of their own: each is run by a command line, and ends with a status.
+//! A suite whose tests are separate programs: each is run by a command line, and ends with a status.
 
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use super::outcome::{Outcome, Outcomes, Suite, Way};
-use super::place::Place;
+use super::outcome::{Outcome, Outcomes, Suite, Variant};
+use super::environment::Environment;
 
-/// Seconds that a test may take, unless the suite has a limit of its own that is shorter.
+/// Seconds that a test may take, unless the suite has a shorter limit of its own.
 const LIMIT: &str = "90";
-/// A third is run at a time.
+/// The tests are divided into so many parts.
 const PARTS: usize = 3;
 
 /// One process runs one test after the other, under one `busypoll run`.
@@ -27,9 +27,9 @@ done <"$LIST"
 pub struct ByName {
     pub name: &'static str,
     pub version: String,
-    /// Names of tests, and what runs each.
+    /// Names of tests, and the command line of each.
     pub tests: Vec<(String, String)>,
-    /// What a test says that did not run, and the status it ends with (-1: there is none).
+    /// What a skipped test prints (a pattern), and the status it ends with (-1: none).
     pub skips: &'static str,
     pub skip_status: i32,
     pub environment: &'static [&'static str],
@@ -48,7 +48,7 @@ impl Suite for ByName {
         (0..PARTS.min(self.tests.len())).map(|part| part.to_string()).collect()
     }
 
-    fn run(&self, place: &Place, way: Way, part: &str, only: Option<&[String]>) -> Outcomes {
+    fn run(&self, env: &Environment, variant: Variant, part: &str, only: Option<&[String]>) -> Outcomes {
         let third: usize = part.parse().unwrap();
         let chosen = self.tests.iter().enumerate().filter(|(at, (name, _))| match only {
             Some(only) => only.contains(name),
@@ -56,7 +56,7 @@ impl Suite for ByName {
         });
         let text: String = chosen.map(|(_, (name, words))| format!("{name}\t{words}\n")).collect();
         let alone = if only.is_some() { "-alone" } else { "" };
-        let file = |what: &str| place.folder.join(format!("{part}-{way}{alone}.{what}"));
+        let file = |what: &str| env.folder.join(format!("{part}-{variant}{alone}.{what}"));
         let [list, results, said, log] = ["list", "results", "said", "log"].map(file);
         fs::write(&list, &text).unwrap();
         let _ = fs::remove_file(&results);
@@ -66,7 +66,7 @@ impl Suite for ByName {
         let files = [("LIST", &list), ("RESULTS", &results), ("SAID", &said)];
         words.extend(files.map(|(name, path)| format!("{name}={}", path.display())));
         words.extend(["sh", "-c", LOOP].map(str::to_owned));
-        place.run(way, &words, &place.inside(), &log, Duration::from_secs(3600));
+        env.run(variant, &words, &env.inside(), &log, Duration::from_secs(3600));
         let results = fs::read_to_string(&results).unwrap_or_default();
         let outcome = |line: &str| {
             let (status, name) = line.split_once(' ').unwrap();
@@ -83,8 +83,8 @@ impl Suite for ByName {
     }
 }
 
-/// What a command says that must succeed.
-pub fn said(command: &mut Command) -> String {
+/// The output of a command, which must succeed.
+pub fn output_of(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(

@@ -1,4 +1,4 @@
-//! Runs a suite three ways, and says where a plane is not as plain.
+//! Runs a suite plain and on both planes, and reports where a plane differs from plain.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -6,30 +6,30 @@ use std::time::Instant;
 use std::{fmt, thread};
 
 use super::expected::Table;
-use super::outcome::{Outcome, Outcomes, Suite, Way};
-use super::place::{Counts, Place};
+use super::outcome::{Outcome, Outcomes, Suite, Variant};
+use super::environment::{Counts, Environment};
 
 /// How often a test is run again, by itself, on the plane and plain, before it counts as a difference.
-const AGAIN: usize = 3;
+const RERUNS: usize = 3;
 
-/// What has become of a suite.
+/// The results of a suite.
 pub struct Report {
     pub suite: String,
     pub version: String,
-    pub outcomes: BTreeMap<Way, Outcomes>,
-    pub counts: BTreeMap<Way, Counts>,
-    /// Tests that are not the same each time they are run plain.
-    pub unsteady: BTreeSet<String>,
-    /// Differences that did not come again, and those that are expected to come and go.
-    pub passing: Vec<String>,
-    /// What is not expected: differences, expected ones that are none, a way without evidence.
-    pub surprises: Vec<String>,
-    /// Expected differences that were there.
-    pub met: usize,
+    pub outcomes: BTreeMap<Variant, Outcomes>,
+    pub counts: BTreeMap<Variant, Counts>,
+    /// Tests whose plain result varies.
+    pub flaky: BTreeSet<String>,
+    /// Differences that did not occur again, and expected ones that vary.
+    pub transient: Vec<String>,
+    /// What is not expected: differences, listed differences that did not occur, a variant without check_evidence.
+    pub unexpected: Vec<String>,
+    /// Expected differences that occurred.
+    pub expected_seen: usize,
     seconds: u64,
 }
 
-/// Parts at a time: much of a suite's time is spent asleep.
+/// Parts that run at the same time: a suite spends much of its time asleep.
 const AT_A_TIME: usize = 3;
 
 pub fn run(suite: &dyn Suite, table: &Table) -> Report {
@@ -41,35 +41,35 @@ pub fn run(suite: &dyn Suite, table: &Table) -> Report {
         for job in 0..jobs {
             let (parts, whole) = (&parts, &whole);
             scope.spawn(move || {
-                // One process at a time has an interface: each job has hosts of its own.
-                let place = Place::new(suite.name(), job);
+                // Only one process at a time can have an interface: each job has hosts of its own.
+                let env = Environment::new(suite.name(), job);
                 let next = || parts.lock().unwrap().pop_front();
                 while let Some(part) = next() {
-                    let report = run_part(suite, &place, table, &part);
+                    let report = run_part(suite, &env, table, &part);
                     whole.lock().unwrap().add(report);
                 }
             });
         }
     });
     let mut report = whole.into_inner().unwrap();
-    report.evidence();
+    report.check_evidence();
     report.seconds = started.elapsed().as_secs();
     report
 }
 
-fn run_part(suite: &dyn Suite, place: &Place, table: &Table, part: &str) -> Report {
+fn run_part(suite: &dyn Suite, env: &Environment, table: &Table, part: &str) -> Report {
     let mut report = Report::new(suite.name(), String::new());
-    for way in Way::ALL {
-        let (before, since) = (place.counts(), Instant::now());
-        let outcomes = suite.run(place, way, part, None);
-        let counts = place.counts().since(before);
+    for variant in Variant::ALL {
+        let (before, since) = (env.counts(), Instant::now());
+        let outcomes = suite.run(env, variant, part, None);
+        let counts = env.counts().since(before);
         let (took, total) = (since.elapsed().as_secs(), tally(&outcomes));
-        println!("{} {part} {way}: {total}, {took} s, {counts}", suite.name());
-        report.counts.insert(way, counts);
-        report.outcomes.insert(way, outcomes);
+        println!("{} {part} {variant}: {total}, {took} s, {counts}", suite.name());
+        report.counts.insert(variant, counts);
+        report.outcomes.insert(variant, outcomes);
     }
-    for way in Way::PLANES {
-        report.compare(suite, place, table, part, way);
+    for variant in Variant::PLANES {
+        report.compare(suite, env, table, part, variant);
     }
     report
 }
@@ -81,109 +81,109 @@ impl Report {
             version,
             outcomes: BTreeMap::new(),
             counts: BTreeMap::new(),
-            unsteady: BTreeSet::new(),
-            passing: Vec::new(),
-            surprises: Vec::new(),
-            met: 0,
+            flaky: BTreeSet::new(),
+            transient: Vec::new(),
+            unexpected: Vec::new(),
+            expected_seen: 0,
             seconds: 0,
         }
     }
 
     fn add(&mut self, part: Self) {
-        for (way, outcomes) in part.outcomes {
-            self.outcomes.entry(way).or_default().extend(outcomes);
+        for (variant, outcomes) in part.outcomes {
+            self.outcomes.entry(variant).or_default().extend(outcomes);
         }
-        for (way, counts) in part.counts {
-            *self.counts.entry(way).or_default() += counts;
+        for (variant, counts) in part.counts {
+            *self.counts.entry(variant).or_default() += counts;
         }
-        self.unsteady.extend(part.unsteady);
-        self.passing.extend(part.passing);
-        self.surprises.extend(part.surprises);
-        self.met += part.met;
+        self.flaky.extend(part.flaky);
+        self.transient.extend(part.transient);
+        self.unexpected.extend(part.unexpected);
+        self.expected_seen += part.expected_seen;
     }
 
-    fn compare(&mut self, suite: &dyn Suite, place: &Place, table: &Table, part: &str, way: Way) {
+    fn compare(&mut self, suite: &dyn Suite, env: &Environment, table: &Table, part: &str, variant: Variant) {
         let names: BTreeSet<String> =
             self.outcomes.values().flat_map(|o| o.keys().cloned()).collect();
         for name in names {
-            let of = |way: Way| self.outcomes[&way].get(&name).cloned();
-            let (plain, there) = (of(Way::Plain), of(way));
-            let line = table.find(suite.name(), &name, way);
-            if same(&plain, &there) {
+            let of = |variant: Variant| self.outcomes[&variant].get(&name).cloned();
+            let (plain, on_plane_first) = (of(Variant::Plain), of(variant));
+            let line = table.find(suite.name(), &name, variant);
+            if same(&plain, &on_plane_first) {
                 if let Some(line) = line.filter(|line| !line.varies && !line.test.ends_with('*')) {
                     let reason = &line.reason;
-                    self.surprises
-                        .push(format!("{name}, {way}: as plain, though expected: {reason}"));
+                    self.unexpected
+                        .push(format!("{name}, {variant}: as plain, though expected: {reason}"));
                 }
                 continue;
             }
             if line.is_some() {
-                self.met += 1;
+                self.expected_seen += 1;
                 continue;
             }
             let only = [name.clone()];
-            let again = |way| suite.run(place, way, part, Some(&only)).remove(&name);
-            let mut on_plane: Vec<_> = (0..AGAIN).map(|_| again(way)).collect();
-            let in_plain: Vec<_> = (0..AGAIN).map(|_| again(Way::Plain)).collect();
-            let words = format!("{name}, {way}: {} (plain {})", says(&there), says(&plain));
+            let again = |variant| suite.run(env, variant, part, Some(&only)).remove(&name);
+            let mut on_plane: Vec<_> = (0..RERUNS).map(|_| again(variant)).collect();
+            let in_plain: Vec<_> = (0..RERUNS).map(|_| again(Variant::Plain)).collect();
+            let words = format!("{name}, {variant}: {} (plain {})", describe(&on_plane_first), describe(&plain));
             if in_plain.iter().any(|outcome| !same(outcome, &plain))
-                || !holds_alone(&plain, &in_plain)
+                || !runs_alone(&plain, &in_plain)
             {
-                self.unsteady.insert(name.clone());
-                self.passing.push(format!("{words}; plain is not the same each time either"));
+                self.flaky.insert(name.clone());
+                self.transient.push(format!("{words}; the plain result varies too"));
             } else if on_plane.iter().all(|outcome| same(outcome, &plain)) {
-                self.passing.push(format!("{words}; {AGAIN} times as plain when run again"));
-                // What is counted is what came again.
+                self.transient.push(format!("{words}; {RERUNS} times as plain when run again"));
+                // The last result is counted.
                 let last = on_plane.pop().flatten().map(|outcome| (name, outcome));
-                self.outcomes.get_mut(&way).unwrap().extend(last);
+                self.outcomes.get_mut(&variant).unwrap().extend(last);
             } else {
-                self.surprises.push(words);
+                self.unexpected.push(words);
             }
         }
     }
 
-    /// That the packets went over the wire, and on the stack plane past the kernel's stack: where a test is two
-    /// processes, one of them has the interface, and the other's packets are the kernel's. Nothing is asked of the kernel
-    /// plane: what the mirror sends back often comes within the send, before anybody polls.
-    fn evidence(&mut self) {
-        for (way, counts) in &self.counts {
-            let missing = match way {
-                Way::Plain | Way::Kernel => {
+    /// Checks that the packets went over the wire, and on the stack plane past the kernel's stack. If a test has two
+    /// processes, one has the interface, and the other's packets go through the kernel. The kernel plane is not checked:
+    /// what the mirror sends back often arrives within the send, before any thread polls.
+    fn check_evidence(&mut self) {
+        for (variant, counts) in &self.counts {
+            let missing = match variant {
+                Variant::Plain | Variant::Kernel => {
                     (counts.came < 100).then_some("next to nothing came over the wire")
                 }
-                Way::Stack => (counts.kernel * 4 > counts.came * 3)
+                Variant::Stack => (counts.kernel * 4 > counts.came * 3)
                     .then_some("the kernel's stack has seen more than three quarters"),
             };
             if let Some(missing) = missing {
-                self.surprises.push(format!("{way}: {missing}: {counts}"));
+                self.unexpected.push(format!("{variant}: {missing}: {counts}"));
             }
         }
     }
 
-    pub fn passed(&self, way: Way) -> usize {
-        self.outcomes[&way].values().filter(|outcome| **outcome == Outcome::Passed).count()
+    pub fn passed(&self, variant: Variant) -> usize {
+        self.outcomes[&variant].values().filter(|outcome| **outcome == Outcome::Passed).count()
     }
 }
 
 fn same(a: &Option<Outcome>, b: &Option<Outcome>) -> bool {
     match (a, b) {
-        (Some(a), Some(b)) => a.is_as(b),
+        (Some(a), Some(b)) => a.is_same_kind(b),
         (None, None) => true,
         _ => false,
     }
 }
 
-/// Whether a test did what it did, or was not there to be run alone.
-fn holds_alone(plain: &Option<Outcome>, again: &[Option<Outcome>]) -> bool {
+/// Whether the test gave a result each time it was run alone, if it gave one in the suite.
+fn runs_alone(plain: &Option<Outcome>, again: &[Option<Outcome>]) -> bool {
     plain.is_none() || again.iter().all(Option::is_some)
 }
 
-fn says(outcome: &Option<Outcome>) -> String {
+fn describe(outcome: &Option<Outcome>) -> String {
     outcome.as_ref().map_or("not run".into(), Outcome::to_string)
 }
 
 fn tally(outcomes: &Outcomes) -> String {
-    let count = |kind: &Outcome| outcomes.values().filter(|outcome| outcome.is_as(kind)).count();
+    let count = |kind: &Outcome| outcomes.values().filter(|outcome| outcome.is_same_kind(kind)).count();
     let failed = count(&Outcome::Failed(String::new()));
     format!(
         "{} passed, {failed} failed, {} skipped",
@@ -213,14 +213,14 @@ impl fmt::Display for Counts {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} {}, {} s", self.suite, self.version, self.seconds)?;
-        for (way, outcomes) in &self.outcomes {
-            writeln!(f, "  {way:6} {}; {}", tally(outcomes), self.counts[way])?;
+        for (variant, outcomes) in &self.outcomes {
+            writeln!(f, "  {variant:6} {}; {}", tally(outcomes), self.counts[variant])?;
         }
-        writeln!(f, "  {} expected differences met", self.met)?;
-        for line in &self.passing {
+        writeln!(f, "  {} expected differences expected_seen", self.expected_seen)?;
+        for line in &self.transient {
             writeln!(f, "  came and went: {line}")?;
         }
-        for line in &self.surprises {
+        for line in &self.unexpected {
             writeln!(f, "  NOT EXPECTED: {line}")?;
         }
         Ok(())

@@ -4,17 +4,17 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use super::outcome::{Outcome, Outcomes, Suite, Way};
-use super::place::{Place, program};
+use super::outcome::{Outcome, Outcomes, Suite, Variant};
+use super::environment::{Environment, program};
 
-/// Debian's, not another one that is in PATH: the tests are in its library.
+/// Debian's Python, whatever is in PATH: the tests are in its library.
 const PYTHON: &str = "/usr/bin/python3";
 /// Seconds that a test may take.
 const LIMIT: u32 = 120;
-/// How often a module goes on after a test that has ended it.
+/// How often a module is continued after a test that has ended its process.
 const MOST_ENDS: usize = 40;
 
-/// A minute or two together.
+/// Modules that take a minute or two together.
 pub const SHORT: &[&str] = &[
     "test_poplib",
     "test_httplib",
@@ -37,7 +37,7 @@ pub const SHORT: &[&str] = &[
     "test_wsgiref",
 ];
 
-/// The longest first.
+/// All modules, the longest first.
 pub const ALL: &[&str] = &[
     "test_socket",
     "test_imaplib",
@@ -108,14 +108,14 @@ impl Suite for Cpython {
         self.modules.clone()
     }
 
-    fn run(&self, place: &Place, way: Way, part: &str, only: Option<&[String]>) -> Outcomes {
+    fn run(&self, env: &Environment, variant: Variant, part: &str, only: Option<&[String]>) -> Outcomes {
         let alone = if only.is_some() { "-alone" } else { "" };
-        let results = place.folder.join(format!("{part}-{way}{alone}.txt"));
-        let inside = place.inside();
+        let results = env.folder.join(format!("{part}-{variant}{alone}.txt"));
+        let inside = env.inside();
         let _ = fs::remove_file(&results);
         let mut outcomes = Outcomes::new();
         for turn in 0..MOST_ENDS {
-            let log = place.folder.join(format!("{part}-{way}{alone}-{turn}.log"));
+            let log = env.folder.join(format!("{part}-{variant}{alone}-{turn}.log"));
             let mut words = vec![PYTHON.to_owned(), "-X".into(), "faulthandler".into()];
             words.push(program("unittest_lines.py").display().to_string());
             words.extend([results.display().to_string(), LIMIT.to_string(), part.into()]);
@@ -125,11 +125,11 @@ impl Suite for Cpython {
             );
             words.push(chosen.0.into());
             words.extend(chosen.1);
-            let status = place.run(way, &words, &inside, &log, Duration::from_secs(1800));
+            let status = env.run(variant, &words, &inside, &log, Duration::from_secs(1800));
             let text = fs::read_to_string(&results).unwrap_or_default();
             let (found, started) = read(&text);
             outcomes.extend(found);
-            // A test that ended the process is the last that has started.
+            // The test that started last has ended the process.
             let Some(started) = started else {
                 if text.lines().last() != Some("end") {
                     let why = format!("the module does not run: {status}, {}", log.display());
@@ -150,7 +150,7 @@ impl Suite for Cpython {
     }
 }
 
-/// What is written so far, and a test that has started last and not ended.
+/// The results written so far, and the test that started last if it has not ended.
 fn read(text: &str) -> (Outcomes, Option<String>) {
     let (mut outcomes, mut started) = (Outcomes::new(), None);
     for line in text.lines() {

@@ -1,14 +1,14 @@
-//! Suites in packages of crates.io: tokio's network tests, of the release that this workspace is locked to. mio's
-//! package has no tests.
+//! Suites in packages of crates.io: tokio's network tests, of the release in this workspace's lock file. mio's package
+//! has no tests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use super::by_name::{ByName, said};
+use super::by_name::{ByName, output_of};
 
-/// Beginnings of the names of tokio's test programs that use the network.
+/// Prefixes of the names of tokio's test programs that use the network.
 const TOKIO: [&str; 7] =
     ["tcp_", "udp", "io_async_fd", "io_copy_bidirectional", "io_driver", "net_", "rt_common"];
 
@@ -17,7 +17,7 @@ fn package(name: &str) -> (PathBuf, String) {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--format-version=1", "--manifest-path"]).arg(manifest);
-    let metadata: serde_json::Value = serde_json::from_str(&said(&mut cargo)).unwrap();
+    let metadata: serde_json::Value = serde_json::from_str(&output_of(&mut cargo)).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let it = packages.iter().find(|package| package["name"] == name).unwrap();
     let manifest = Path::new(it["manifest_path"].as_str().unwrap());
@@ -26,12 +26,12 @@ fn package(name: &str) -> (PathBuf, String) {
 
 pub fn tokio() -> ByName {
     let (source, version) = package("tokio");
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suites/source/tokio");
-    let tree = place.join(&version);
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suites/source/tokio");
+    let tree = dir.join(&version);
     if !tree.exists() {
-        fs::create_dir_all(&place).unwrap();
-        said(Command::new("cp").arg("-r").args([&source, &tree]));
-        // Below this workspace, and no part of it.
+        fs::create_dir_all(&dir).unwrap();
+        output_of(Command::new("cp").arg("-r").args([&source, &tree]));
+        // It is below this workspace, but not a member of it.
         let mut manifest = fs::read_to_string(tree.join("Cargo.toml")).unwrap();
         manifest.push_str("\n[workspace]\n");
         fs::write(tree.join("Cargo.toml"), manifest).unwrap();
@@ -44,15 +44,15 @@ pub fn tokio() -> ByName {
     names.sort();
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["test", "--no-run", "--features", "full,test-util", "--message-format=json"]);
-    // None of what this workspace is built with.
-    cargo.env("CARGO_TARGET_DIR", place.join("target")).env_remove("RUSTFLAGS").current_dir(&tree);
+    // Without the flags that this workspace is built with.
+    cargo.env("CARGO_TARGET_DIR", dir.join("target")).env_remove("RUSTFLAGS").current_dir(&tree);
     for name in &names {
         cargo.args(["--test", name]);
     }
-    let programs: BTreeMap<String, String> = said(&mut cargo).lines().filter_map(program).collect();
+    let programs: BTreeMap<String, String> = output_of(&mut cargo).lines().filter_map(program).collect();
     let mut tests = Vec::new();
     for (name, program) in programs {
-        let list = said(Command::new(&program).arg("--list"));
+        let list = output_of(Command::new(&program).arg("--list"));
         for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
             tests.push((format!("{name}::{test}"), format!("{program} --exact {test}")));
         }
@@ -67,9 +67,9 @@ pub fn tokio() -> ByName {
     }
 }
 
-/// A test's name and its program, if that is what cargo tells of.
+/// The name of a test and its program, if the line of cargo's output names one.
 fn program(line: &str) -> Option<(String, String)> {
-    let told: serde_json::Value = serde_json::from_str(line).ok()?;
-    let (name, program) = (told["target"]["name"].as_str()?, told["executable"].as_str()?);
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let (name, program) = (message["target"]["name"].as_str()?, message["executable"].as_str()?);
     Some((name.into(), program.into()))
 }

@@ -1,13 +1,13 @@
-//! Suites in Debian's source packages: libuv's and libevent's, fetched and built when they are run, below the target
-//! folder.
+//! Suites in Debian's source packages: libuv's and libevent's, fetched and built below the target folder when they are
+//! run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::by_name::{ByName, said};
+use super::by_name::{ByName, output_of};
 
-/// apt with sources of its own: the machine's, for source packages. Fetches and unpacks the package `$1` into `$2`.
+/// Runs apt with separate source lists: the machine's, for source packages. Fetches and unpacks package `$1` into `$2`.
 const FETCH: &str = r#"
 set -eu
 mkdir -p "$2/lists/partial" "$2/cache/archives/partial" "$2/parts" "$2/source"
@@ -26,7 +26,7 @@ apt "$1" "$2" source --download-only "$1"
 dpkg-source -x ./*.dsc tree
 "#;
 
-/// Its version, and where its build is.
+/// The version of a suite, and its build folder.
 struct Built {
     version: String,
     folder: PathBuf,
@@ -34,18 +34,18 @@ struct Built {
 
 /// Fetches, unpacks and builds `targets` of a package, once in a target folder.
 fn built(package: &str, options: &[&str], targets: &[&str]) -> Built {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suites/source").join(package);
-    let (folder, done) = (place.join("build"), place.join("built"));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suites/source").join(package);
+    let (folder, done) = (dir.join("build"), dir.join("built"));
     if !done.exists() {
         fs::create_dir_all(&folder).unwrap();
-        said(Command::new("sh").args(["-c", FETCH, "sh", package]).arg(&place));
+        output_of(Command::new("sh").args(["-c", FETCH, "sh", package]).arg(&dir));
         let mut cmake = Command::new("cmake");
-        cmake.arg(place.join("source/tree")).arg("-DCMAKE_BUILD_TYPE=Release").args(options);
-        said(cmake.current_dir(&folder));
-        said(Command::new("make").arg("-j2").args(targets).current_dir(&folder));
+        cmake.arg(dir.join("source/tree")).arg("-DCMAKE_BUILD_TYPE=Release").args(options);
+        output_of(cmake.current_dir(&folder));
+        output_of(Command::new("make").arg("-j2").args(targets).current_dir(&folder));
         fs::write(&done, "").unwrap();
     }
-    let names = fs::read_dir(place.join("source")).unwrap().flatten();
+    let names = fs::read_dir(dir.join("source")).unwrap().flatten();
     let mut names = names.map(|entry| entry.file_name().into_string().unwrap());
     let control = names.find_map(|name| name.strip_suffix(".dsc").map(str::to_owned)).unwrap();
     Built { version: control.split_once('_').unwrap().1.into(), folder }
@@ -54,14 +54,14 @@ fn built(package: &str, options: &[&str], targets: &[&str]) -> Built {
 pub fn libuv() -> ByName {
     let built = built("libuv1", &["-DLIBUV_BUILD_TESTS=ON"], &["uv_run_tests"]);
     let program = built.folder.join("uv_run_tests");
-    let list = said(Command::new(&program).arg("--list").env("UV_RUN_AS_ROOT", "1"));
+    let list = output_of(Command::new(&program).arg("--list").env("UV_RUN_AS_ROOT", "1"));
     let names = list.lines().filter_map(|line| line.split_ascii_whitespace().next());
     let test = |name: &str| (name.to_owned(), format!("{} {name}", program.display()));
     ByName {
         name: "libuv",
         version: built.version,
         tests: names.map(test).collect(),
-        // There is nothing that says so but the status.
+        // Only the status tells that a test was skipped.
         skips: "^$.",
         skip_status: 7,
         environment: &[
@@ -77,7 +77,7 @@ pub fn libevent() -> ByName {
         ["BENCHMARK", "SAMPLES", "MBEDTLS"].map(|part| format!("-DEVENT__DISABLE_{part}=ON"));
     let built = built("libevent", &options.each_ref().map(String::as_str), &["regress"]);
     let program = built.folder.join("bin/regress");
-    let list = said(Command::new(&program).arg("--list-tests"));
+    let list = output_of(Command::new(&program).arg("--list-tests"));
     let names = list.lines().filter_map(|line| line.strip_prefix("    "));
     let test = |name: &str| (name.to_owned(), format!("{} {name}", program.display()));
     ByName {

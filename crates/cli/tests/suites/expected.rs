@@ -1,18 +1,18 @@
-//! The differences that are expected, each with its reason: `expected.txt`.
+//! The expected differences, each with its reason: `expected.txt`.
 //!
-//! A line is `SUITE TEST PLANE STATE REASON`, by blanks; `both` stands for either plane, a `*` at the end of TEST for
-//! anything. The states: `differs` always; `varies`, where a run may go either way. A line whose TEST is `=` gives the
+//! A line is `SUITE TEST PLANE STATE REASON`, separated by blanks. `both` stands for either plane, a `*` at the end of
+//! TEST for anything. STATE is `differs`, or `varies` where either result is accepted. A line whose REASON is `=` has the
 //! reason of the line above.
 
 use std::fs;
 use std::path::Path;
 
-use super::outcome::Way;
+use super::outcome::Variant;
 
 pub struct Line {
     pub suite: String,
     pub test: String,
-    ways: Vec<Way>,
+    variants: Vec<Variant>,
     pub varies: bool,
     pub reason: String,
 }
@@ -38,10 +38,10 @@ impl Table {
                 }
                 _ => reason,
             };
-            let ways = match plane {
-                "kernel" => vec![Way::Kernel],
-                "stack" => vec![Way::Stack],
-                "both" => Way::PLANES.to_vec(),
+            let variants = match plane {
+                "kernel" => vec![Variant::Kernel],
+                "stack" => vec![Variant::Stack],
+                "both" => Variant::PLANES.to_vec(),
                 _ => panic!("no plane: {text}"),
             };
             let varies = match state {
@@ -49,13 +49,13 @@ impl Table {
                 "varies" => true,
                 _ => panic!("no state: {text}"),
             };
-            lines.push(Line { suite: suite.into(), test: test.into(), ways, varies, reason });
+            lines.push(Line { suite: suite.into(), test: test.into(), variants, varies, reason });
         }
         Self { lines }
     }
 
-    pub fn find(&self, suite: &str, test: &str, way: Way) -> Option<&Line> {
-        let is_it = |l: &&Line| l.suite == suite && l.covers(test) && l.ways.contains(&way);
+    pub fn find(&self, suite: &str, test: &str, variant: Variant) -> Option<&Line> {
+        let is_it = |l: &&Line| l.suite == suite && l.covers(test) && l.variants.contains(&variant);
         self.lines.iter().find(is_it)
     }
 }
@@ -69,6 +69,6 @@ impl Line {
     }
 
     pub fn planes(&self) -> String {
-        self.ways.iter().map(Way::to_string).collect::<Vec<_>>().join(", ")
+        self.variants.iter().map(Variant::to_string).collect::<Vec<_>>().join(", ")
     }
 }

@@ -1,24 +1,24 @@
-//! What becomes of a test, and what a suite is.
+//! The outcome of a test, and the interface of a suite.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::place::Place;
+use super::environment::Environment;
 
 /// How a suite is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum Variant {
     Plain,
     Kernel,
     Stack,
 }
 
-impl Way {
+impl Variant {
     pub const ALL: [Self; 3] = [Self::Plain, Self::Kernel, Self::Stack];
     pub const PLANES: [Self; 2] = [Self::Kernel, Self::Stack];
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Plain => "plain",
@@ -28,17 +28,17 @@ impl fmt::Display for Way {
     }
 }
 
-/// What has become of a test.
+/// The outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
     Skipped,
-    /// And what was said, in a line.
+    /// With a message in one line.
     Failed(String),
 }
 
 impl Outcome {
-    pub fn is_as(&self, other: &Self) -> bool {
+    pub fn is_same_kind(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
@@ -53,15 +53,15 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// By name of the test.
+/// Outcomes by name of the test.
 pub type Outcomes = BTreeMap<String, Outcome>;
 
-/// A suite of tests that somebody else has written.
+/// A suite of tests of another project.
 pub trait Suite: Sync {
     fn name(&self) -> &str;
     fn version(&self) -> String;
-    /// What is run at a time, each part all three ways.
+    /// What is run at a time, each part in all three variants.
     fn parts(&self) -> Vec<String>;
-    /// Runs a part, or these tests of it.
-    fn run(&self, place: &Place, way: Way, part: &str, only: Option<&[String]>) -> Outcomes;
+    /// Runs a part, or only these tests of it.
+    fn run(&self, env: &Environment, variant: Variant, part: &str, only: Option<&[String]>) -> Outcomes;
 }

@@ -1,4 +1,4 @@
-//! What a process that is attached to has been given.
+//! The state of a process that `attach` has changed.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::os::fd::OwnedFd;

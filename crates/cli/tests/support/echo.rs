@@ -1,4 +1,4 @@
-//! Programs that echo, in a lab, and a client that counts what their busy polling finds.
+//! Echo programs in a lab, and a client that counts the packets that their busy polling finds.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::fs;
@@ -16,48 +16,48 @@ use busypoll_linux::{EpollParams, epoll, stat};
 use super::BUSYPOLL;
 
 /// How long each wait polls: far longer than a round trip.
-pub const LONG: &str = "20ms";
+pub const LONG_POLL: &str = "20ms";
 
 /// The source of a program of `tests/programs`.
 pub fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
-/// A place of this test's own, made empty.
-pub fn place(name: &str) -> PathBuf {
+/// An empty directory of its own for this test.
+pub fn temp_dir(name: &str) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let unique = format!("{name}-{}-{number}", std::process::id());
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique);
-    let _ = fs::remove_dir_all(&place);
-    fs::create_dir_all(&place).unwrap();
-    place
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
 }
 
-/// Runs a compiler; its complaints go to the test's output.
+/// Runs a compiler; its messages go to the test's output.
 pub fn build(compiler: &mut Command) {
     assert!(compiler.status().unwrap().success(), "{compiler:?}");
 }
 
 /// `echo.c`, linked statically.
 pub fn static_c() -> PathBuf {
-    let program = place("echo-c").join("echo");
+    let program = temp_dir("echo-c").join("echo");
     let mut compiler = Command::new("cc");
     compiler.args(["-static", "-O1", "-pthread", "-o"]).arg(&program).arg(source("echo.c"));
     build(&mut compiler);
     program
 }
 
-/// `echo.go`, without a network.
+/// `echo.go`, built without network access.
 pub fn go() -> PathBuf {
-    let (program, cache) = (place("echo-go").join("echo"), place("go-cache"));
+    let (program, cache) = (temp_dir("echo-go").join("echo"), temp_dir("go-cache"));
     let mut compiler = Command::new("go");
     compiler.env("GOCACHE", &cache).env("GOPATH", &cache).env("GO111MODULE", "off");
     build(compiler.args(["build", "-o"]).arg(&program).arg(source("echo.go")));
     program
 }
 
-/// A program that has said it is ready; killed at the end of the test.
+/// A program that has printed that it is ready; killed at the end of the test.
 pub struct Running {
     pub child: Child,
     pub input: ChildStdin,
@@ -78,7 +78,7 @@ impl Running {
         Running { child, input, output: BufReader::new(output) }
     }
 
-    /// The process that says it is ready, by its number.
+    /// The number of the process that has printed that it is ready.
     pub fn pid_of_ready(&mut self) -> u32 {
         let line = self.wait_for("ready ");
         line.trim_end().rsplit(' ').next().unwrap().parse().unwrap()
@@ -88,7 +88,7 @@ impl Running {
         self.child.id()
     }
 
-    pub fn say(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
     }
 
@@ -143,12 +143,12 @@ impl Client {
     }
 }
 
-/// A datagram there and back, so often.
+/// Sends that many datagrams and waits for each to come back.
 pub fn exchange_udp(lab: &Lab, port: u16, times: u32) {
     exchange_udp_from(lab, 0, port, times);
 }
 
-/// The same from this port.
+/// The same from the local port `own`.
 pub fn exchange_udp_from(lab: &Lab, own: u16, port: u16, times: u32) {
     let socket = lab.client.enter(|| UdpSocket::bind(("0.0.0.0", own))).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -161,7 +161,7 @@ pub fn exchange_udp_from(lab: &Lab, own: u16, port: u16, times: u32) {
     }
 }
 
-/// The packets that busy polling takes from the server's device while `work` is done.
+/// The packets that busy polling takes from the host's device during `work`.
 pub fn busy_polled(host: &LabHost, work: impl FnOnce()) -> u64 {
     let count = || host.enter(stat::busy_poll_rx_packets).unwrap().unwrap();
     let before = count();
@@ -169,9 +169,9 @@ pub fn busy_polled(host: &LabHost, work: impl FnOnce()) -> u64 {
     count() - before
 }
 
-/// Does `work` until busy polling has found packets on the server, which it may only try to: a program
-/// that wants the CPU ends a poll.
-pub fn finds_packets(lab: &Lab, mut work: impl FnMut()) {
+/// Repeats `work` until busy polling on the server has found packets. One run may find none: a program that needs the
+/// CPU ends a poll.
+pub fn busy_polling_finds_packets(lab: &Lab, mut work: impl FnMut()) {
     let mut found = 0;
     super::wait_until("packets found by busy polling", || {
         found += busy_polled(&lab.server, &mut work);
@@ -179,17 +179,17 @@ pub fn finds_packets(lab: &Lab, mut work: impl FnMut()) {
     });
 }
 
-/// Does `work`, in which packets come to `host`, and its kernel's stack sees next to none of them.
-pub fn passes_by_the_kernel(host: &LabHost, work: impl FnOnce()) {
-    let before = came_and_seen(host);
+/// Does `work`, in which `host` receives packets, and checks that its kernel's stack receives hardly any of them.
+pub fn bypasses_the_kernel(host: &LabHost, work: impl FnOnce()) {
+    let before = packet_counts(host);
     work();
-    let after = came_and_seen(host);
+    let after = packet_counts(host);
     let (came, seen) = (after.0 - before.0, after.1 - before.1);
-    assert!(came >= 20 && seen * 10 <= came, "the kernel has seen {seen} of {came} packets");
+    assert!(came >= 20 && seen * 10 <= came, "the kernel received {seen} of {came} packets");
 }
 
-/// The packets that have come to a host's interface, and those its kernel's stack has seen.
-pub fn came_and_seen(host: &LabHost) -> (u64, u64) {
+/// The packets that a host's interface has received, and those that its kernel's stack has received.
+pub fn packet_counts(host: &LabHost) -> (u64, u64) {
     let count = || {
         let came = stat::received_packets().unwrap()[host.interface()];
         (came, stat::ip_received().unwrap())
@@ -197,20 +197,20 @@ pub fn came_and_seen(host: &LabHost) -> (u64, u64) {
     host.enter(count).unwrap()
 }
 
-/// One test at a time: two spinners on a CPU find nothing.
-pub fn alone() -> std::sync::MutexGuard<'static, ()> {
+/// Runs one test at a time: two spinners on a CPU would find no packets.
+pub fn one_test_at_a_time() -> std::sync::MutexGuard<'static, ()> {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The command on the server, with a state directory of the test's own.
+/// The busypoll command on the server, with a state directory of the test's own.
 pub fn busypoll(lab: &Lab, state: &Path, arguments: &[&str]) -> Command {
     let mut command = lab.server.command(BUSYPOLL);
     command.env("BUSYPOLL_STATE", state).args(arguments).stdin(Stdio::null());
     command
 }
 
-/// Its output, of a command that succeeds.
+/// The output of a command, which must succeed.
 pub fn succeeds(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -233,9 +233,9 @@ pub fn epolls(pid: u32) -> Vec<EpollParams> {
         .collect()
 }
 
-/// The conformance program, built in the place of this name.
+/// The conformance program, built in a directory of this name.
 pub fn conformance(name: &str) -> PathBuf {
-    let program = place(name).join("conformance");
+    let program = temp_dir(name).join("conformance");
     let folder = std::fs::read_dir(source("conformance")).unwrap();
     let sources = folder.map(|entry| entry.unwrap().path());
     let sources = sources.filter(|path| path.extension().is_some_and(|ending| ending == "c"));

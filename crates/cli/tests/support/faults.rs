@@ -1,5 +1,5 @@
-//! A table of faults: each is made on purpose, found by its code, and cured by the command that the
-//! doctor prints, run as printed.
+//! A table of faults: each is made on purpose, found by its code, and cured by the command that the doctor prints,
+//! run as printed.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::fmt::Write;
@@ -9,38 +9,38 @@ use serde_json::Value;
 
 /// One fault of configuration.
 pub struct Fault {
-    /// What somebody has done wrong.
+    /// The mistake in the configuration.
     pub name: &'static str,
     /// The doctor's code for it.
     pub code: &'static str,
-    /// How the program waits that is looked at, as `support::waiter` words it; empty: none runs.
+    /// How the inspected program waits, in the words of `support::waiter`; empty: no program runs.
     pub waiter: &'static str,
-    /// Shell commands that make it; `$DEV` is the device, `$PID` the program.
+    /// Shell commands that make the fault; `$DEV` is the device, `$PID` the program.
     pub make: &'static str,
-    /// What the doctor is asked, in the same words.
-    pub ask: &'static str,
+    /// The arguments of the doctor, with the same variables.
+    pub arguments: &'static str,
     /// Words that must be in the evidence or the sentence.
-    pub says: &'static [&'static str],
-    /// What the remedy leaves to tidy up for the next fault: a cure need not be the state before.
+    pub contains_all: &'static [&'static str],
+    /// Shell commands that restore the state for the next fault: a cure need not lead back to the state before.
     pub tidy: &'static str,
 }
 
-/// Every fault has the same shape but for what it needs.
+/// The default of each field.
 pub const FAULT: Fault =
-    Fault { name: "", code: "", waiter: "", make: "", ask: "$DEV", says: &[], tidy: "" };
+    Fault { name: "", code: "", waiter: "", make: "", arguments: "$DEV", contains_all: &[], tidy: "" };
 
-/// Where faults are made: a host of a lab, or the test machine.
-pub trait Place {
+/// The machine that faults are made on: a host of a lab, or the virtual machine.
+pub trait TestMachine {
     /// Runs a shell script there, with `busypoll` in its path.
     fn sh(&self, script: &str) -> Ran;
     /// Whether the command changes nothing but what the test has made.
     fn may_run(&self, remedy: &str) -> bool;
     /// Starts a waiter with these words there and returns its PID.
     fn start(&self, words: &str) -> u32;
-    /// Sends the waiter datagrams and hears its answers, so that its socket learns its napi id.
-    fn talk(&self);
-    /// Has the device take an interrupt: one that was moved goes to its new CPU with the next.
-    fn disturb(&self) {}
+    /// Exchanges datagrams with the waiter, so that its socket learns its napi id.
+    fn exchange_with_waiter(&self);
+    /// Makes the device raise an interrupt: an interrupt that was moved goes to its new CPU only with the next one.
+    fn raise_interrupt(&self) {}
     /// Stops the waiter.
     fn stop(&self, pid: u32);
     /// The device's name.
@@ -50,11 +50,11 @@ pub trait Place {
 /// Findings that are faults: `(code, finding)`.
 type Findings = Vec<(String, Value)>;
 
-/// Goes through the table; panics with all that failed.
-pub fn find_and_cure_all(place: &dyn Place, faults: &[Fault]) {
+/// Makes, finds and cures every fault of the table; panics with all that failed.
+pub fn find_and_cure_all(machine: &dyn TestMachine, faults: &[Fault]) {
     let mut failures = String::new();
     for fault in faults {
-        match find_and_cure(place, fault) {
+        match find_and_cure(machine, fault) {
             Ok(()) => println!("cured: {} ({})", fault.name, fault.code),
             Err(cause) => writeln!(failures, "- {} ({}): {cause}", fault.name, fault.code).unwrap(),
         }
@@ -62,40 +62,40 @@ pub fn find_and_cure_all(place: &dyn Place, faults: &[Fault]) {
     assert!(failures.is_empty(), "of {} faults, not found or not cured:\n{failures}", faults.len());
 }
 
-fn find_and_cure(place: &dyn Place, fault: &Fault) -> Result<(), String> {
-    let pid = (!fault.waiter.is_empty()).then(|| place.start(fault.waiter));
-    let result = with_waiter(place, fault, pid);
-    let variables = variables(place, pid);
+fn find_and_cure(machine: &dyn TestMachine, fault: &Fault) -> Result<(), String> {
+    let pid = (!fault.waiter.is_empty()).then(|| machine.start(fault.waiter));
+    let result = with_waiter(machine, fault, pid);
+    let variables = variables(machine, pid);
     if let Some(pid) = pid {
-        place.stop(pid);
+        machine.stop(pid);
     }
-    let tidied = place.sh(&format!("{variables}{}", fault.tidy));
+    let tidied = machine.sh(&format!("{variables}{}", fault.tidy));
     if tidied.status != 0 {
         return Err(format!("{result:?}, and cannot be tidied up: {tidied:?}"));
     }
     result
 }
 
-fn variables(place: &dyn Place, pid: Option<u32>) -> String {
-    format!("DEV={}; PID={}; export DEV PID; ", place.device(), pid.unwrap_or_default())
+fn variables(machine: &dyn TestMachine, pid: Option<u32>) -> String {
+    format!("DEV={}; PID={}; export DEV PID; ", machine.device(), pid.unwrap_or_default())
 }
 
-fn with_waiter(place: &dyn Place, fault: &Fault, pid: Option<u32>) -> Result<(), String> {
-    let variables = variables(place, pid);
+fn with_waiter(machine: &dyn TestMachine, fault: &Fault, pid: Option<u32>) -> Result<(), String> {
+    let variables = variables(machine, pid);
     let look = || {
         if fault.waiter.is_empty() {
-            place.disturb();
+            machine.raise_interrupt();
         } else {
-            place.talk();
+            machine.exchange_with_waiter();
         }
-        faults_found(&place.sh(&format!("{variables}busypoll doctor --json {}", fault.ask)))
+        faults_found(&machine.sh(&format!("{variables}busypoll doctor --json {}", fault.arguments)))
     };
-    // A fault that the waiter is born with has nothing to compare with before.
+    // A fault that the waiter has from its start cannot be looked for before it is made.
     if !fault.make.is_empty() {
         if let Some((_, there)) = find(&look()?, fault.code) {
             return Err(format!("there before it was made: {there}"));
         }
-        let made = place.sh(&format!("set -e; {variables}{}", fault.make));
+        let made = machine.sh(&format!("set -e; {variables}{}", fault.make));
         if made.status != 0 {
             return Err(format!("cannot be made: {made:?}"));
         }
@@ -106,7 +106,7 @@ fn with_waiter(place: &dyn Place, fault: &Fault, pid: Option<u32>) -> Result<(),
         return Err(format!("not found; what was: {codes:?}"));
     };
     let text = finding.to_string();
-    if let Some(missing) = fault.says.iter().find(|word| !text.contains(**word)) {
+    if let Some(missing) = fault.contains_all.iter().find(|word| !text.contains(**word)) {
         return Err(format!("does not say {missing:?}: {text}"));
     }
     // A device with several interrupts has as many findings, each with a remedy of its own.
@@ -118,10 +118,10 @@ fn with_waiter(place: &dyn Place, fault: &Fault, pid: Option<u32>) -> Result<(),
         if ran.iter().any(|before| before == remedy) {
             return Err(format!("still there after `{remedy}`: {finding}"));
         }
-        if !place.may_run(remedy) {
+        if !machine.may_run(remedy) {
             return Err(format!("`{remedy}` would change more than the test has made"));
         }
-        let cure = place.sh(remedy);
+        let cure = machine.sh(remedy);
         if cure.status != 0 {
             return Err(format!("`{remedy}` fails: {cure:?}"));
         }
@@ -131,11 +131,11 @@ fn with_waiter(place: &dyn Place, fault: &Fault, pid: Option<u32>) -> Result<(),
     Ok(())
 }
 
-/// The doctor says so, calls for no action where there is none, and prints no remedy.
-pub fn has_no_cure(place: &dyn Place, code: &str, make: &str, ask: &str) {
-    let made = place.sh(&format!("set -e; {make}"));
+/// The doctor finds the fault, but requires no action and prints no remedy.
+pub fn has_no_cure(machine: &dyn TestMachine, code: &str, make: &str, arguments: &str) {
+    let made = machine.sh(&format!("set -e; {make}"));
     assert_eq!(made.status, 0, "{code}: {made:?}");
-    let ran = place.sh(&format!("busypoll doctor --json {ask}"));
+    let ran = machine.sh(&format!("busypoll doctor --json {arguments}"));
     assert_eq!(ran.status, 1, "{code}: {ran:?}");
     let found = faults_found(&ran).unwrap();
     let Some((_, finding)) = find(&found, code) else { panic!("no {code}: {ran:?}") };
@@ -147,7 +147,7 @@ fn find<'a>(findings: &'a Findings, code: &str) -> Option<&'a (String, Value)> {
     findings.iter().find(|(found, _)| found == code)
 }
 
-/// The findings of a report that call for action.
+/// The findings of a report that require action.
 pub fn faults_found(doctor: &Ran) -> Result<Findings, String> {
     let report: Value = serde_json::from_str(&doctor.stdout)
         .map_err(|error| format!("the doctor's report is no JSON ({error}): {doctor:?}"))?;

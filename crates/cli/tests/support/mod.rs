@@ -1,9 +1,9 @@
-//! What tests of the command share: running it, its one line of complaint, a server that has started.
+//! What tests of the command share: running it, checking its one line of error, a server that has started.
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod faults;
-pub mod lab_place;
-pub mod vm_place;
+pub mod lab_machine;
+pub mod vm_machine;
 pub mod waiter;
 
 use std::fs;
@@ -16,23 +16,23 @@ use busypoll_lab::LabHost;
 
 pub const BUSYPOLL: &str = env!("CARGO_BIN_EXE_busypoll");
 
-/// The command with these arguments, in the network of the test.
-pub fn here(arguments: &[&str]) -> Output {
+/// Runs the command with these arguments in the test's own network namespace.
+pub fn run_locally(arguments: &[&str]) -> Output {
     Command::new(BUSYPOLL).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The command with these arguments, on a host of a lab.
-pub fn on(host: &LabHost, arguments: &[&str]) -> Output {
+/// Runs the command with these arguments on a host of a lab.
+pub fn run_on_host(host: &LabHost, arguments: &[&str]) -> Output {
     host.command(BUSYPOLL).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The one line of complaint; exit code 2 and nothing else on either output.
-pub fn one_line(output: &Output) -> String {
-    one_line_with(output, 2)
+/// The one line of error; exit code 2 and nothing else on either output.
+pub fn error_line(output: &Output) -> String {
+    error_line_with(output, 2)
 }
 
 /// The same with another exit code.
-pub fn one_line_with(output: &Output, code: i32) -> String {
+pub fn error_line_with(output: &Output, code: i32) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!((err.lines().count(), out.as_str()), (1, ""), "{output:?}");
@@ -42,14 +42,14 @@ pub fn one_line_with(output: &Output, code: i32) -> String {
     line
 }
 
-/// The complaint names everything in `wanted`.
-pub fn complains(output: &Output, wanted: &[&str]) {
-    complains_with(output, 2, wanted);
+/// The command fails, and its error line contains everything in `wanted`.
+pub fn fails_with(output: &Output, wanted: &[&str]) {
+    fails_with_code(output, 2, wanted);
 }
 
 /// The same with another exit code.
-pub fn complains_with(output: &Output, code: i32, wanted: &[&str]) {
-    let line = one_line_with(output, code);
+pub fn fails_with_code(output: &Output, code: i32, wanted: &[&str]) {
+    let line = error_line_with(output, code);
     for wanted in wanted {
         assert!(line.contains(wanted), "no {wanted:?} in: {line}");
     }
@@ -58,7 +58,7 @@ pub fn complains_with(output: &Output, code: i32, wanted: &[&str]) {
 /// A `busypoll serve` that listens; killed if the test ends before it does.
 pub struct Serving {
     pub child: Child,
-    /// What it says from now on. Held, so that it can.
+    /// The rest of its output. Held, so that it can write.
     _output: BufReader<ChildStdout>,
 }
 
@@ -77,7 +77,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // Either it has ended or these end it.
+        // It has ended already, or this ends it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -106,7 +106,7 @@ pub fn is_loaded(id: u32) -> bool {
     const PROG_GET_FD_BY_ID: libc::c_int = 13;
     let attributes = [id, 0, 0];
     let size = size_of_val(&attributes);
-    // SAFETY: the attributes are valid for that size; the command reads them alone.
+    // SAFETY: the attributes are valid for that size; the command only reads them.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_GET_FD_BY_ID, attributes.as_ptr(), size) };
     if fd >= 0 {
         // SAFETY: the descriptor was made by the call above and is closed once.

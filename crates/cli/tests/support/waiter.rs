@@ -1,5 +1,5 @@
-//! Programs with something wrong about how they wait, for the doctor to find: the test binary itself,
-//! started once more with `WAITER` in its environment. A file of tests offers it with [`waiter_test!`].
+//! Programs that wait in a wrong way, for the doctor to find. The program is the test binary itself, started once more
+//! with `WAITER` in its environment. A test file includes it with [`waiter_test!`].
 #![allow(dead_code)] // each test file uses its own part
 
 use std::env;
@@ -14,7 +14,7 @@ use busypoll_linux::{EpollParams, epoll, sockopt};
 /// The arguments that make the test binary the waiter, on its main thread.
 pub const ARGUMENTS: &str = "--exact waiter --test-threads=1 --nocapture";
 
-/// A test that is none: without `WAITER` it does nothing.
+/// Not a test: without `WAITER` it does nothing.
 #[macro_export]
 macro_rules! waiter_test {
     () => {
@@ -25,7 +25,7 @@ macro_rules! waiter_test {
     };
 }
 
-/// What `WAITER` says: `recv|epoll|poll|select`, then any of `port=N`, `so=USECS` (`SO_BUSY_POLL`),
+/// The words of `WAITER`: `recv|epoll|poll|select`, then any of `port=N`, `so=USECS` (`SO_BUSY_POLL`),
 /// `prefer` (`SO_PREFER_BUSY_POLL`), `ep=USECS` (`EPIOCSPARAMS`), `ep-prefer`, `connect=ADDRESS`.
 pub fn run() {
     let Ok(words) = env::var("WAITER") else { return };
@@ -66,7 +66,7 @@ fn serve(words: &str, port: u16) {
     loop {
         wait.until_readable(&socket);
         let (length, from) = socket.recv_from(&mut bytes).unwrap();
-        // Whoever asked may have gone.
+        // The sender may have ended.
         let _ = match option("connect") {
             Some(_) => socket.send(&bytes[..length]),
             None => socket.send_to(&bytes[..length], from),
@@ -74,8 +74,7 @@ fn serve(words: &str, port: u16) {
     }
 }
 
-/// `napi device=NAME`, then any of `defer=N`, `flush=NS`, `suspend=NS`: netlink, as no program at hand
-/// speaks it.
+/// `napi device=NAME`, then any of `defer=N`, `flush=NS`, `suspend=NS`: set by netlink, as no common program can.
 fn set_every_napi(device: &str, number: impl Fn(&str) -> Option<u32>) {
     let ifindex = Links::open().unwrap().get(device).unwrap().ifindex;
     let mut netdev = Netdev::open().unwrap();
@@ -121,8 +120,8 @@ impl Wait {
             Wait::Select => {
                 let fd = socket.as_fd().as_raw_fd();
                 let mut set = std::mem::MaybeUninit::<libc::fd_set>::zeroed();
-                // SAFETY: all zeros is an empty set; the descriptor is below FD_SETSIZE in so small a
-                // program; the call reads and writes the set alone.
+                // SAFETY: all zeros is an empty set; the descriptor is below FD_SETSIZE in so small a program; the call
+                // reads and writes only the set.
                 unsafe {
                     let set = set.assume_init_mut();
                     libc::FD_SET(fd, set);

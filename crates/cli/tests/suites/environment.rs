@@ -1,5 +1,5 @@
-//! Where a suite runs: the client of a lab with a mirror, with loopback mapped to it, in a PID namespace that ends what
-//! the suite leaves behind.
+//! The environment of a suite: the client of a lab with a mirror, with loopback mapped to it, in a PID namespace that ends
+//! the processes that the suite leaves behind.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use busypoll_lab::{Lab, Mirror};
 use busypoll_linux::stat;
 
-use super::outcome::Way;
+use super::outcome::Variant;
 
 const BUSYPOLL: &str = env!("CARGO_BIN_EXE_busypoll");
 
-pub struct Place {
+pub struct Environment {
     lab: Lab,
     mirror: Mirror,
     library: PathBuf,
@@ -28,9 +28,9 @@ pub struct Place {
 pub struct Counts {
     /// Packets that came over the wire.
     pub came: u64,
-    /// Those that the kernel's stack has seen.
+    /// Packets that the kernel's stack has received.
     pub kernel: u64,
-    /// Those that the kernel's busy polling found.
+    /// Packets that the kernel's busy polling has found.
     pub polled: u64,
 }
 
@@ -44,14 +44,14 @@ impl Counts {
     }
 }
 
-/// Before the suite: a table of spinners that no other run shares, and a shell that lives as long as the suite: its end
-/// ends all that is in the namespace, and it is not a program whose signals a test could miss.
+/// Run before the suite: a table of spinners that is shared with no other run, and a shell that lives as long as the
+/// suite. The end of the shell ends all processes in the namespace, and no test misses the shell's signals.
 const FENCE: &str = "mount -t tmpfs none /dev/shm && \"$@\"";
-/// The map stands before busypoll's library.
+/// The loopback map comes before busypoll's library.
 const MAP: &str = "LD_PRELOAD=$LOOPBACK_LIBRARY${LD_PRELOAD:+:$LD_PRELOAD} exec \"$@\"";
 
-impl Place {
-    /// Several may run a suite at a time: `job` tells them apart.
+impl Environment {
+    /// Several may run a suite at the same time: `job` tells them apart.
     pub fn new(name: &str, job: usize) -> Self {
         let lab = Lab::builder().build().unwrap();
         let mirror = lab.mirror().unwrap();
@@ -64,10 +64,10 @@ impl Place {
         Self { lab, mirror, library, folder, job }
     }
 
-    /// Runs a program one way, its output in `log`, and ends it when `limit` is over: the status is 124 then.
+    /// Runs a program in one variant, with its output in `log`. After `limit` it is ended, with status 124.
     pub fn run<S: AsRef<OsStr>>(
         &self,
-        way: Way,
+        variant: Variant,
         words: impl IntoIterator<Item = S>,
         inside: &Path,
         log: &Path,
@@ -80,13 +80,13 @@ impl Place {
         command.args(["-k", "5", &limit.as_secs().to_string()]);
         command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         command.args(["sh", "-c", FENCE, "sh"]);
-        match way {
-            Way::Plain => {}
-            Way::Kernel => {
+        match variant {
+            Variant::Plain => {}
+            Variant::Kernel => {
                 // Long enough to find what another thread of the program sends.
                 command.args([BUSYPOLL, "run", "--busy-poll", "1ms", "--"]);
             }
-            Way::Stack => {
+            Variant::Stack => {
                 command.args([BUSYPOLL, "run", "--plane", "stack", "--dev"]);
                 command.args([self.lab.client.interface(), "--"]);
             }
@@ -99,13 +99,13 @@ impl Place {
             command.env("LOOPBACK_OWN6", own.to_string());
             command.env("LOOPBACK_MIRROR6", mirror.to_string());
         }
-        // As the CI's own: what it means to programs that are tested is not meant here.
+        // The tested programs would take `CI` for their own project's.
         command.env_remove("CI").current_dir(inside).stdin(Stdio::null());
         command.stdout(said.try_clone().unwrap()).stderr(said);
         command.status().unwrap()
     }
 
-    /// An empty folder for programs to be in.
+    /// An empty working directory for programs.
     pub fn inside(&self) -> PathBuf {
         let inside = self.folder.join(format!("in-{}", self.job));
         let _ = std::fs::remove_dir_all(&inside);
@@ -117,7 +117,7 @@ impl Place {
         let host = &self.lab.client;
         let count = || {
             let came = stat::received_packets().unwrap();
-            // Both stacks count what goes over the real loopback as well.
+            // Both counters include what goes over the real loopback.
             let seen = stat::ip_received().unwrap() + ip6_received();
             Counts {
                 came: came[host.interface()],
@@ -129,7 +129,7 @@ impl Place {
     }
 }
 
-/// `Ip6InReceives` of the thread's network namespace; none where IPv6 is switched off.
+/// `Ip6InReceives` of the thread's network namespace; 0 if IPv6 is disabled.
 fn ip6_received() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Ip6InReceives"));

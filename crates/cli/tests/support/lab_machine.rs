@@ -1,4 +1,4 @@
-//! A host of a lab as a place for faults.
+//! A host of a lab as a machine for faults.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader};
@@ -10,32 +10,30 @@ use std::{env, fs};
 use busypoll_lab::Lab;
 use busypoll_lab::vm::Ran;
 
-use super::faults::Place;
-use super::vm_place::{PORT, exchange};
+use super::faults::TestMachine;
+use super::vm_machine::{PORT, exchange};
 use super::{BUSYPOLL, waiter};
 
-/// The server of a lab, with a `/sys` of its own, as `ip netns exec` gives, and a state directory of
-/// its own.
-pub struct LabPlace {
+/// The server of a lab, with a `/sys` of its own as `ip netns exec` gives, and a state directory of its own.
+pub struct LabMachine {
     pub lab: Lab,
     state: PathBuf,
     waiter: Cell<Option<Child>>,
 }
 
-/// What would change more than the lab: nothing a lab's faults may need for their cure.
+/// Words of remedies that would change more than the lab; no fault of a lab needs them for its cure.
 const BEYOND: &[&str] =
     &["sysctl", "/proc/sys", "/proc/irq", "/sys/devices", "/sys/module", "systemctl", "kill "];
 
-impl LabPlace {
+impl LabMachine {
     pub fn new(lab: Lab) -> Self {
         let state = format!("busypoll-faults-{}-{}", std::process::id(), lab.server.path().len());
         let state = env::temp_dir().join(state).join(format!("{:?}", std::thread::current().id()));
         fs::create_dir_all(&state).unwrap();
-        LabPlace { lab, state, waiter: Cell::new(None) }
+        LabMachine { lab, state, waiter: Cell::new(None) }
     }
 
-    /// A shell in the host, in which scripts find `$PEER`, the other host's namespace, and
-    /// `$PEER_DEV`.
+    /// A shell in the host; scripts find the other host's namespace as `$PEER`, and its device as `$PEER_DEV`.
     fn shell(&self, script: &str) -> Command {
         let folder = PathBuf::from(BUSYPOLL).parent().unwrap().to_owned();
         let path = env::var("PATH").unwrap();
@@ -52,14 +50,14 @@ impl LabPlace {
     }
 }
 
-impl Drop for LabPlace {
+impl Drop for LabMachine {
     fn drop(&mut self) {
-        // Scratch.
+        // The directory is scratch.
         let _ = fs::remove_dir_all(&self.state);
     }
 }
 
-impl Place for LabPlace {
+impl TestMachine for LabMachine {
     fn sh(&self, script: &str) -> Ran {
         let output = self.shell(script).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -86,7 +84,7 @@ impl Place for LabPlace {
         pid
     }
 
-    fn talk(&self) {
+    fn exchange_with_waiter(&self) {
         let socket = self.lab.client.enter(|| UdpSocket::bind("0.0.0.0:7301")).unwrap().unwrap();
         exchange(&socket, &self.lab.server.ipv4().to_string());
     }

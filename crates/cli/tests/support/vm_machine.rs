@@ -1,4 +1,4 @@
-//! The test machine as a place for faults.
+//! The virtual machine as a machine for faults.
 
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use busypoll_lab::vm::{Machine, MachineBuilder, Ran};
 
-use super::faults::Place;
+use super::faults::TestMachine;
 use super::{BUSYPOLL, wait_until, waiter};
 
-/// A machine with the command, ethtool and the waiter; `intel0` (10.78.0.2) and `virtio0` (10.78.1.2)
-/// are up.
+/// A machine with the command, ethtool and the waiter; `intel0` (10.78.0.2) and `virtio0` (10.78.1.2) are up.
 pub struct Vm {
     pub machine: Machine,
 }
@@ -21,7 +20,7 @@ const IRQS: &str = "irqs=$(sed -n '/intel0/s/: .*//p' /proc/interrupts); \
 
 pub const PORT: u16 = 7300;
 
-/// With the programs every test in the machine wants.
+/// With the programs that every test in the machine needs.
 pub fn builder() -> MachineBuilder {
     let waiter = std::env::current_exe().unwrap();
     Machine::builder()
@@ -44,7 +43,7 @@ impl Vm {
 
     pub fn of(builder: MachineBuilder) -> Self {
         let vm = Vm { machine: builder.boot().unwrap() };
-        vm.says(
+        vm.output_of(
             "ip address add 10.78.0.2/24 dev intel0; ip link set intel0 up; \
              ip address add 10.78.1.2/24 dev virtio0; ip link set virtio0 up; \
              until [ $(cat /sys/class/net/intel0/carrier) = 1 ]; do sleep 0.1; done",
@@ -52,26 +51,26 @@ impl Vm {
         vm
     }
 
-    /// What a script that must succeed prints.
-    pub fn says(&self, script: &str) -> String {
+    /// The output of a script, which must succeed.
+    pub fn output_of(&self, script: &str) -> String {
         let ran = self.sh(script);
         assert_eq!(ran.status, 0, "{script}: {ran:?}");
         ran.stdout
     }
 }
 
-impl Place for Vm {
+impl TestMachine for Vm {
     fn sh(&self, script: &str) -> Ran {
         self.machine.run(&format!("{IRQS} {script}")).unwrap()
     }
 
-    /// The whole machine is the test's.
+    /// The whole machine belongs to the test.
     fn may_run(&self, _: &str) -> bool {
         true
     }
 
     fn start(&self, words: &str) -> u32 {
-        let pid = self.says(&format!(
+        let pid = self.output_of(&format!(
             "WAITER='{words} port={PORT}' waiter {} >/tmp/waiter 2>&1 & \
              echo $!; until grep -q ready /tmp/waiter; do sleep 0.1; done",
             waiter::ARGUMENTS
@@ -79,13 +78,13 @@ impl Place for Vm {
         pid.trim().parse().unwrap()
     }
 
-    fn talk(&self) {
+    fn exchange_with_waiter(&self) {
         let outside = self.machine.outside();
         let socket = outside.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
         exchange(&socket, "10.78.0.2");
     }
 
-    fn disturb(&self) {
+    fn raise_interrupt(&self) {
         self.sh("ping -c 1 -W 1 10.78.0.1");
     }
 
@@ -98,7 +97,7 @@ impl Place for Vm {
     }
 }
 
-/// A few datagrams there and back; what is lost is sent again.
+/// Exchanges a few datagrams; a lost datagram is sent again.
 pub fn exchange(socket: &UdpSocket, address: &str) {
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     for _ in 0..5 {
