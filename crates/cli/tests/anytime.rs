@@ -1,6 +1,6 @@
 //! Socket calls at every moment at which a program may call the C library (`programs/anytime.c`): in handlers that have
-//! interrupted malloc, before main and after it, in children of vfork and threads of clone, on another stack. On the plain
-//! kernel, on the kernel plane, on the stack plane: the program says that all went well.
+//! interrupted malloc, before main and after it, in children of vfork and threads of clone, on another stack. Each case
+//! must succeed on the plain kernel, on the kernel plane and on the stack plane.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -34,7 +34,7 @@ fn program() -> &'static Path {
     })
 }
 
-/// Echoes at port 7, as long as the test runs.
+/// Runs an echo server at port 7, as long as the test runs.
 fn serve(host: &LabHost) {
     let here = host.ipv4();
     host.enter(move || {
@@ -60,8 +60,8 @@ fn serve(host: &LabHost) {
     .unwrap();
 }
 
-/// Runs a case on each plane. What is not the kernel's is so without a word, but for `said`.
-fn goes_well(case: &str, seconds: u32, said: Option<&str>) {
+/// Runs a case without busypoll and on each plane. On the stack plane `said` must be on standard error; otherwise nothing.
+fn succeeds_on_each_plane(case: &str, seconds: u32, said: Option<&str>) {
     let program = program();
     let planes = [&[][..], &["run"], &["run", "--plane", "stack", "--dev", "lab-server"]];
     for plane in planes {
@@ -101,7 +101,7 @@ macro_rules! cases {
             #[allow(unused_mut, unused_assignments)]
             let mut said = None;
             $(said = Some($said);)?
-            goes_well($case, $seconds, said);
+            succeeds_on_each_plane($case, $seconds, said);
         }
     )*};
 }
@@ -112,9 +112,9 @@ cases! {
     handlers_on_a_stack_of_their_own: "other-stack", 1;
     constructors: "constructor", 0;
     destructors: "destructor", 0;
-    what_runs_at_exit: "atexit", 0;
-    the_end_while_a_connect_is_in_progress: "connecting", 0;
-    a_library_that_is_unloaded: "dlclose", 0;
+    functions_registered_with_atexit: "atexit", 0;
+    exit_while_a_connect_is_in_progress: "connecting", 0;
+    a_library_that_is_unloaded_by_dlclose: "dlclose", 0;
     threads_made_by_clone: "clone", 0;
     children_of_vfork: "vfork", 0;
     the_first_socket_in_a_handler: "first", 0, says "no thread may be started there";

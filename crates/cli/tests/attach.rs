@@ -1,4 +1,4 @@
-//! `busypoll attach` on real programs: what it changes takes effect on packets from another host.
+//! `busypoll attach` on real programs: its changes take effect on packets from another host.
 
 #[path = "support/attached.rs"]
 mod attached;
@@ -21,7 +21,7 @@ use support::*;
 
 const TIMES: u32 = 200;
 
-/// Attached, the program's busy polling finds packets; before and after, it finds none.
+/// While the program is attached its busy polling finds packets; before and after, it finds none.
 fn takes_effect(lab: &Lab, pid: u32, client: &mut Client) -> String {
     let state = temp_dir("state");
     let (server, number) = (&lab.server, pid.to_string());
@@ -31,7 +31,7 @@ fn takes_effect(lab: &Lab, pid: u32, client: &mut Client) -> String {
     busy_polling_finds_packets(lab, || client.exchange(TIMES));
     let detached = succeeds(&mut busypoll(lab, &state, &["detach", &number]));
     assert!(detached.contains(", 0 left alone"), "{detached}");
-    // What was sent while it went from polling to sleeping may still be found by polling.
+    // Packets sent while the program changed from polling to sleeping may still be found by polling.
     client.exchange(10);
     assert_eq!(exchange(client), 0, "after; {detached}");
     assert_eq!(epolls(pid).iter().filter(|p| **p != EpollParams::default()).count(), 0);
@@ -39,7 +39,7 @@ fn takes_effect(lab: &Lab, pid: u32, client: &mut Client) -> String {
 }
 
 #[test]
-fn a_python_server_that_waits_in_epoll() {
+fn attach_takes_effect_on_a_python_server_that_waits_in_epoll() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -62,7 +62,7 @@ fn a_python_server_that_waits_in_epoll() {
 }
 
 #[test]
-fn a_static_server_that_waits_in_recv_also_for_connections_to_come() {
+fn attach_takes_effect_on_a_static_server_in_recv_and_on_later_connections() {
     needs_root!();
     needs!(program "cc");
     let _one = one_test_at_a_time();
@@ -71,7 +71,7 @@ fn a_static_server_that_waits_in_recv_also_for_connections_to_come() {
     let mut client = Client::connect(&lab, PORT);
     takes_effect(&lab, server.pid(), &mut client);
     assert_eq!(busy_polls(server.pid()), [0, 0]);
-    // One spinner for one CPU: the listener costs none and hands the setting down.
+    // One spinner for one CPU: the listener does not count, and its connections inherit the setting.
     let state = temp_dir("state");
     let pid = server.pid().to_string();
     drop(client);
@@ -80,13 +80,13 @@ fn a_static_server_that_waits_in_recv_also_for_connections_to_come() {
     let mut later = Client::connect(&lab, PORT);
     assert_eq!(busy_polls(server.pid()), [20_000, 20_000]);
     busy_polling_finds_packets(&lab, || later.exchange(TIMES));
-    // The one that inherited it is not ours to put back.
+    // The connection that inherited the value is not in the journal.
     succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
     assert_eq!(busy_polls(server.pid()), [0, 20_000]);
 }
 
 #[test]
-fn redis_as_it_is() {
+fn attach_takes_effect_on_redis_as_debian_ships_it() {
     needs_root!();
     needs!(program "redis-server", program "redis-cli");
     let _one = one_test_at_a_time();
@@ -119,7 +119,7 @@ fn redis_as_it_is() {
 }
 
 #[test]
-fn a_go_server() {
+fn attach_takes_effect_on_a_go_server() {
     needs_root!();
     needs!(program "go");
     let _one = one_test_at_a_time();
@@ -130,7 +130,7 @@ fn a_go_server() {
 }
 
 #[test]
-fn a_java_server() {
+fn attach_takes_effect_on_a_java_server() {
     needs_root!();
     needs!(program "java", program "javac");
     let _one = one_test_at_a_time();
@@ -149,7 +149,7 @@ fn a_java_server() {
 }
 
 #[test]
-fn a_process_in_another_network_namespace_from_outside() {
+fn a_process_in_another_network_namespace_is_attached_to_from_outside() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -170,7 +170,7 @@ fn a_process_in_another_network_namespace_from_outside() {
 }
 
 #[test]
-fn a_policy_chooses_the_sockets() {
+fn the_policy_decides_which_sockets_attach_changes() {
     needs_root!();
     needs!(program "cc");
     let _one = one_test_at_a_time();
@@ -185,7 +185,7 @@ fn a_policy_chooses_the_sockets() {
         "plane = 'off'\n[[rule]]\nprogram='echo'\nlocal_port=7002\nplane='kernel'\nbusy_poll=33\n",
     )
     .unwrap();
-    // As an update of it leaves it: the program that runs has no file any more.
+    // As a package update leaves it: the file of the running program is gone.
     fs::remove_file(&program).unwrap();
     let pids = [one.pid().to_string(), two.pid().to_string()];
     let arguments = ["attach", &pids[0], &pids[1], "--policy", policy.to_str().unwrap()];
@@ -197,14 +197,14 @@ fn a_policy_chooses_the_sockets() {
     fails_with(&refused, &["policy.toml:2", "did you mean 'local_port'?"]);
 }
 
-/// The command as another user, on the server.
+/// Runs the command as user `nobody`, on the server.
 fn as_nobody(lab: &Lab, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = lab.server.command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program.as_ref());
     command
 }
 
-/// Nobody's own copy of a file, where nobody can reach it.
+/// A folder with copies of files, owned by `nobody` and accessible to it.
 fn within_reach(name: &str, files: &[&Path]) -> std::path::PathBuf {
     let folder = std::env::temp_dir().join(format!("busypoll-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
@@ -217,7 +217,7 @@ fn within_reach(name: &str, files: &[&Path]) -> std::path::PathBuf {
 }
 
 #[test]
-fn without_root_ones_own_processes_and_no_others() {
+fn without_root_attach_reaches_the_user_s_own_processes_only() {
     needs_root!();
     needs!(program "cc", program "setpriv");
     let _one = one_test_at_a_time();
@@ -250,7 +250,7 @@ fn without_root_ones_own_processes_and_no_others() {
     let undumpable = Running::start(undumpable.args(["7002", "nodump"]));
     fails_with(&attach(undumpable.pid(), &[]), &["not dumpable", "CAP_SYS_PTRACE"]);
     assert_eq!((busy_polls(other.pid()), busy_polls(undumpable.pid())), (vec![0], vec![0]));
-    // Root may.
+    // Root may attach to it.
     let pid = undumpable.pid().to_string();
     succeeds(&mut busypoll(&lab, &temp_dir("state"), &["attach", &pid, "--busy-poll", "40"]));
     assert_eq!(busy_polls(undumpable.pid()), [40]);
@@ -258,7 +258,7 @@ fn without_root_ones_own_processes_and_no_others() {
 }
 
 #[test]
-fn processes_that_are_gone_or_going() {
+fn processes_that_have_ended_or_end_meanwhile_get_one_line() {
     needs_root!();
     needs!(program "cc");
     let _one = one_test_at_a_time();
@@ -297,7 +297,7 @@ fn processes_that_are_gone_or_going() {
 }
 
 #[test]
-fn where_nothing_can_be_written_down_nothing_is_changed() {
+fn without_a_journal_nothing_is_changed() {
     needs_root!();
     needs!(program "cc");
     let _one = one_test_at_a_time();
@@ -311,7 +311,7 @@ fn where_nothing_can_be_written_down_nothing_is_changed() {
 }
 
 #[test]
-fn json_for_programs() {
+fn the_json_report_has_what_the_table_has() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -334,7 +334,7 @@ fn json_for_programs() {
 }
 
 #[test]
-fn of_several_threads_as_many_spin_as_there_are_cpus() {
+fn at_most_as_many_threads_spin_as_there_are_cpus() {
     needs_root!();
     needs!(program "memcached");
     let _one = one_test_at_a_time();
@@ -344,7 +344,7 @@ fn of_several_threads_as_many_spin_as_there_are_cpus() {
     let mut memcached = memcached.spawn().unwrap();
     let pid = memcached.id().to_string();
     let address = (lab.server.ipv4(), 11211);
-    // Connections go to the threads in turn.
+    // memcached distributes connections over its threads in turn.
     let connect = || lab.client.enter(|| TcpStream::connect(address)).unwrap();
     let mut connections = Vec::new();
     wait_until("a connection for each thread", || {
@@ -356,7 +356,7 @@ fn of_several_threads_as_many_spin_as_there_are_cpus() {
     let state = temp_dir("state");
     wait_until("each thread has its connection", || {
         let report = succeeds(&mut busypoll(&lab, &state, &["attach", &pid]));
-        // The listener's instance spins for nobody; of the others one has the CPU of the host.
+        // No thread spins in the listener's instance; of the others one has the CPU of the host.
         report.matches("one spinner too many: 1 of 1").count() == 3
     });
     assert_eq!(polling(), 2);

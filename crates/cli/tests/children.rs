@@ -1,4 +1,4 @@
-//! `busypoll run`: what becomes of children that the preload library does not reach.
+//! `busypoll run`: children that the preload library does not reach.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -21,17 +21,17 @@ fn probe(options: &[&str]) -> PathBuf {
     program
 }
 
-/// `/bin/true` that is another user's, with that user's rights.
+/// A copy of `/bin/true` that is setuid and belongs to another user.
 fn privileged() -> PathBuf {
     let program = temp_dir("privileged").join("true");
-    // By another process: what this one forks meanwhile would hold the copy open, and busy.
+    // Copied by another process: this process's forks would hold the file open for writing, and busy (ETXTBSY).
     build(Command::new("cp").arg("/bin/true").arg(&program));
     chown(&program, Some(65534), None).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     program
 }
 
-/// What a shell under `run` says that starts `program` by `script`, where it is `$0`.
+/// The output of a shell under `run` that executes `script`, in which `$0` is `program`.
 fn shell(options: &[&str], script: &str, program: &Path) -> Output {
     let mut command = Command::new(BUSYPOLL);
     command.arg("run").args(options).args(["--", "sh", "-c", script]).arg(program);
@@ -57,7 +57,7 @@ fn a_static_child_is_supervised() {
         "timeout 20 env probe",
         "python3 -c 'import os, sys; os.posix_spawnp(\"probe\", [\"probe\"], {}); os.wait()'",
         "python3 -c 'import subprocess, sys; subprocess.run([sys.argv[1]])' $0",
-        // A supervised one has children, too.
+        // The supervised program's own children are supervised too.
         "timeout 20 sh -c \"$0; $0 | cat\" | sort -u",
     ] {
         let output = shell(&["--busy-poll", "77us", "--strict"], script, &program);
@@ -66,11 +66,11 @@ fn a_static_child_is_supervised() {
 }
 
 #[test]
-fn what_a_supervised_program_sets_itself_stands() {
+fn options_that_a_supervised_program_sets_itself_are_kept() {
     needs_root!();
     needs!(program "cc");
     let program = probe(&["-static"]);
-    // Also if it could be ours: 0 is what sockets begin with.
+    // Also a value that could be the default: sockets start with 0.
     for value in ["0", "5"] {
         let script = format!("$0 sets {value}");
         let output = shell(&["--busy-poll", "77us", "--strict"], &script, &program);
@@ -78,17 +78,17 @@ fn what_a_supervised_program_sets_itself_stands() {
     }
 }
 
-/// A script with this first line, beside a program.
+/// A script with this first line, in the folder of a program.
 fn script(line: &str, program: &Path) -> PathBuf {
     let script = program.with_file_name("script");
-    // By another process, as in `privileged`.
+    // Written by another process, for the reason given in `privileged`.
     let write = "echo \"$0\" >\"$1\" && chmod +x \"$1\"";
     build(Command::new("sh").args(["-c", write, line]).arg(&script));
     script
 }
 
 #[test]
-fn a_script_is_what_its_interpreter_is() {
+fn for_a_script_its_interpreter_counts() {
     needs_root!();
     needs!(program "cc");
     let program = probe(&["-static"]);
@@ -105,7 +105,7 @@ fn a_script_is_what_its_interpreter_is() {
 }
 
 #[test]
-fn a_child_with_other_rights_is_named() {
+fn a_setuid_child_is_named_and_refused_under_strict() {
     needs_root!();
     let program = privileged();
     let output = shell(&[], "$0; echo $?", &program);
@@ -113,7 +113,7 @@ fn a_child_with_other_rights_is_named() {
     let line = stderr_of(&output);
     assert_eq!(line.lines().count(), 1, "{line}");
     assert!(line.contains(program.to_str().unwrap()) && line.contains("setuid"), "{line}");
-    // With --strict it is not started, as if it were the program itself.
+    // With --strict it is not started, as if it were the first program.
     let output = shell(&["--strict"], "$0; echo $?", &program);
     assert_eq!(text(&output), "2\n", "{output:?}");
     assert!(stderr_of(&output).contains("without --strict"), "{output:?}");
@@ -123,7 +123,7 @@ fn a_child_with_other_rights_is_named() {
 }
 
 #[test]
-fn what_an_ordinary_user_gives_up_to_be_supervised_is_said() {
+fn one_line_says_that_an_ordinary_user_s_supervised_program_has_no_new_privs() {
     needs_root!();
     needs!(program "cc", program "setpriv");
     let program = probe(&["-static"]);
@@ -141,8 +141,8 @@ fn what_an_ordinary_user_gives_up_to_be_supervised_is_said() {
     assert!(stderr_of(&output).contains("no_new_privs"), "{output:?}");
 }
 
-/// A static program whose supervisor has something to say while it waits for it, where nobody reads any more, or nobody
-/// reads in time.
+/// The supervisor of a static program writes to standard error while the program waits for it: to a pipe that is closed, or
+/// that is not read in time.
 #[test]
 fn a_supervised_program_does_not_wait_for_readers_of_standard_error() {
     needs_root!();
@@ -162,9 +162,9 @@ fn a_supervised_program_does_not_wait_for_readers_of_standard_error() {
     }
 }
 
-/// What is said before the program starts, too.
+/// Also for lines that are written before the program starts.
 #[test]
-fn a_run_starts_where_nobody_reads_standard_error() {
+fn a_run_starts_although_standard_error_is_closed() {
     let (_, writer) = std::io::pipe().unwrap();
     let mut command = Command::new(BUSYPOLL);
     command.args(["run", "--profile", "latency", "--", "echo", "started"]).stderr(writer);

@@ -1,4 +1,4 @@
-//! The command as a user meets it: exit codes, errors in one line, nothing left behind.
+//! The command as a user sees it: exit codes, errors in one line, nothing left behind.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The one line of an output that may have no other, without the banner of the lab; exit code 2.
+/// The only line of an output, apart from the lab's banner; exit code 2.
 fn error_line(output: &Output) -> String {
     error_line_with(output, 2)
 }
@@ -59,7 +59,7 @@ fn mistakes_get_one_line_with_a_remedy_and_exit_code_2() {
 }
 
 #[test]
-fn the_benchmark_refuses_what_cannot_be_in_one_line() {
+fn the_benchmark_refuses_impossible_options_in_one_line() {
     for (arguments, named) in [
         (["bench", "--cpus", "0,x"], "--cpus"),
         (["bench", "--cpus", "0,8191"], "CPU 8191"),
@@ -77,7 +77,7 @@ fn the_benchmark_refuses_what_cannot_be_in_one_line() {
     }
 }
 
-/// Of each crate that has something to print.
+/// For each crate that prints something.
 #[test]
 fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
     let state = std::env::temp_dir().join(format!("busypoll-command-{}", std::process::id()));
@@ -104,7 +104,7 @@ fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
         let closed = to(std::io::pipe().unwrap().1.into());
         assert_eq!((closed.status, &closed.stderr), (read.status, &read.stderr), "{arguments:?}");
         let full = to(fs::File::options().write(true).open("/dev/full").unwrap().into());
-        // What attach and detach were to do they have done.
+        // attach and detach have done their work before they print.
         let code = if matches!(arguments[0], "attach" | "detach") { 1 } else { 2 };
         let line = text(&full.stderr);
         assert!(line.contains("standard output: No space left"), "{arguments:?}: {line}");
@@ -114,7 +114,7 @@ fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
 }
 
 #[test]
-fn a_mistake_is_one_where_nobody_reads_standard_error_too() {
+fn a_mistake_has_exit_code_2_although_standard_error_is_closed() {
     for arguments in [&["ben"][..], &["bench", "--size", "0,1"], &["attach", "4194305"]] {
         let mut command = Command::new(BUSYPOLL);
         command.args(arguments).stderr(std::io::pipe().unwrap().1);
@@ -123,7 +123,7 @@ fn a_mistake_is_one_where_nobody_reads_standard_error_too() {
 }
 
 #[test]
-fn help_is_there() {
+fn help_is_printed_also_about_help() {
     let asked = busypoll(&["--help"]);
     assert!(asked.status.success());
     let help = text(&asked.stdout);
@@ -142,12 +142,12 @@ fn help_is_there() {
 }
 
 #[test]
-fn the_commands_exit_code_is_passed_on() {
+fn the_exit_code_of_a_command_in_a_lab_is_passed_on() {
     needs_root!();
     assert_eq!(busypoll(&["lab", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
     assert_eq!(busypoll(&["lab", "true"]).status.code(), Some(0));
     assert_eq!(busypoll(&["lab", "--", "sh", "-c", "kill -TERM $$"]).status.code(), Some(143));
-    // As of env(1), also where the lab is there already.
+    // As for env(1), also inside a lab.
     for (program, code) in [("/nonexistent/program", 127), ("/etc/passwd", 126), ("/etc", 126)] {
         let line = error_line_with(&busypoll(&["lab", "--", program]), code);
         assert!(line.starts_with(&format!("busypoll: cannot run {program}: ")), "{line}");
@@ -157,7 +157,7 @@ fn the_commands_exit_code_is_passed_on() {
 }
 
 #[test]
-fn what_is_mistyped_is_named_where_it_is_near() {
+fn a_mistyped_word_gets_the_nearest_name_if_one_is_near() {
     for (arguments, meant) in [
         (&["bensh"][..], "bench"),
         (&["docter"], "doctor"),
@@ -183,7 +183,7 @@ fn what_is_mistyped_is_named_where_it_is_near() {
 }
 
 #[test]
-fn json_on_standard_output_is_alone_there() {
+fn json_on_standard_output_is_all_of_it() {
     let folder = std::env::temp_dir().join(format!("busypoll-stdout-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
     for arguments in [
@@ -205,7 +205,7 @@ fn json_on_standard_output_is_alone_there() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A bench that Ctrl-C ends after a while. The process that started the tests may ignore that signal.
+/// A bench that gets SIGINT after a while. The process that started the tests may have that signal ignored.
 fn ended_by_ctrl_c(options: &[&str], after: Duration) -> Output {
     let mut command = Command::new(BUSYPOLL);
     command.args(["bench", "--arms", "stack-cable-udp-interrupt-same-cpu"]).args(options);
@@ -220,14 +220,14 @@ fn ended_by_ctrl_c(options: &[&str], after: Duration) -> Output {
     thread::sleep(after);
     kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
     let output = bench.wait_with_output().unwrap();
-    // As the shell that waits for it is to know.
+    // So that the waiting shell sees a death by SIGINT.
     assert_eq!(output.status.signal(), Some(libc::SIGINT), "{output:?}");
     output
 }
 
 #[test]
 fn ctrl_c_reports_the_finished_rounds() {
-    // Of half a second each; how long the first takes on a busy machine nobody knows.
+    // Of half a second each; how long the first takes on a busy machine is unknown.
     let options = ["--duration", "500s", "--rounds", "1000", "--json", "-"];
     let output = [2, 8, 32].iter().find_map(|seconds| {
         let output = ended_by_ctrl_c(&options, Duration::from_secs(*seconds));
@@ -244,7 +244,7 @@ fn ctrl_c_reports_the_finished_rounds() {
     assert!((0.0..=1.0).contains(&idle), "{idle}");
 }
 
-/// Before a round is finished there is nothing to report, and nothing is waited for.
+/// Before the first round is finished there is nothing to report, and the bench ends at once.
 #[test]
 fn ctrl_c_ends_a_bench_without_a_finished_round() {
     let output = ended_by_ctrl_c(&["--duration", "1h", "--rounds", "1"], Duration::from_secs(1));
@@ -287,7 +287,7 @@ fn bench_and_serve_meet_across_the_lab() {
 }
 
 #[test]
-fn a_lab_that_has_ended_is_called_that() {
+fn a_lab_that_has_ended_is_reported_as_such() {
     let output = Command::new(BUSYPOLL)
         .args(["lab", "true"])
         .envs([("BUSYPOLL_LAB_CLIENT_NS", "/proc/0/fd/3"), ("BUSYPOLL_LAB_CLIENT_CPU", "0")])
@@ -296,7 +296,7 @@ fn a_lab_that_has_ended_is_called_that() {
     assert!(line.contains("has ended") && line.contains("/proc/0/fd/3"), "{line}");
 }
 
-/// A lab with a command that would run for long, the command's PID, and its network namespace.
+/// A lab with a long-running command, the command's PID, and its network namespace.
 fn long_running() -> (Child, Pid, PathBuf) {
     let mut lab = Command::new(BUSYPOLL)
         .args(["lab", "--", "sh", "-c", "echo $$ $(readlink /proc/self/ns/net); exec sleep 1000"])
@@ -309,7 +309,7 @@ fn long_running() -> (Child, Pid, PathBuf) {
     BufReader::new(lab.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let (pid, namespace) = line.trim().split_once(' ').unwrap();
     let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
-    // `exec sleep` follows the line; before it the shell answers signals its own way.
+    // The shell prints the line before `exec sleep`, and until then reacts to signals in its own way.
     wait_until("sleep starts", || comm(pid).is_some_and(|name| name.trim() == "sleep"));
     (lab, pid, namespace.into())
 }
@@ -318,8 +318,8 @@ fn comm(pid: Pid) -> Option<String> {
     fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).ok()
 }
 
-/// Who is in it now. Its number may be another's when all of them have left.
-fn inhabitants(namespace: &PathBuf) -> Vec<PathBuf> {
+/// The processes in the namespace. Its number may be reused when all of them have left.
+fn processes_in(namespace: &PathBuf) -> Vec<PathBuf> {
     let processes = fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
     processes.filter(|process| is_in(process, namespace)).collect()
 }
@@ -328,8 +328,8 @@ fn is_in(process: &Path, namespace: &PathBuf) -> bool {
     fs::read_link(process.join("ns/net")).is_ok_and(|ns| &ns == namespace)
 }
 
-fn wait_until_gone(inhabitants: &[PathBuf], namespace: &PathBuf) {
-    let left = || inhabitants.iter().any(|process| is_in(process, namespace));
+fn wait_until_gone(processes: &[PathBuf], namespace: &PathBuf) {
+    let left = || processes.iter().any(|process| is_in(process, namespace));
     wait_until("the namespace empties", || !left());
 }
 
@@ -345,9 +345,9 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 fn ctrl_c_ends_the_command_and_then_the_lab() {
     needs_root!();
     let (mut lab, _, namespace) = long_running();
-    let those = inhabitants(&namespace);
+    let those = processes_in(&namespace);
     assert!(!those.is_empty());
-    // What a terminal does at Ctrl-C: the whole foreground group.
+    // As a terminal at Ctrl-C: the signal goes to the whole foreground process group.
     kill_process_group(Pid::from_child(&lab), Signal::INT).unwrap();
     assert_eq!(lab.wait().unwrap().code(), Some(130));
     wait_until_gone(&those, &namespace);
@@ -358,20 +358,20 @@ fn the_command_does_not_outlive_a_killed_lab() {
     needs_root!();
     for signal in [Signal::KILL, Signal::TERM] {
         let (mut lab, _, namespace) = long_running();
-        let those = inhabitants(&namespace);
+        let those = processes_in(&namespace);
         kill_process(Pid::from_child(&lab), signal).unwrap();
         assert_eq!(lab.wait().unwrap().signal(), Some(signal.as_raw()));
         wait_until_gone(&those, &namespace);
     }
 }
 
-/// The command where any user may run it, however private the build folder is.
+/// A copy of the command that any user may run, whatever the permissions of the build folder.
 struct PublicCopy(PathBuf);
 
 impl PublicCopy {
     fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("busypoll-{test}-{}", std::process::id()));
-        // By another process: what this one forks meanwhile for other tests would hold the copy open, and busy.
+        // Copied by another process: this process's forks for other tests would hold the file open for writing, and busy.
         let copied = Command::new("cp").arg(BUSYPOLL).arg(&path).status();
         assert!(copied.unwrap().success());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -385,7 +385,7 @@ impl Drop for PublicCopy {
     }
 }
 
-/// The calls before a program that is to run as `nobody`.
+/// The command line in front of a program that runs as `nobody`.
 fn as_nobody() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -393,7 +393,7 @@ fn as_nobody() -> Command {
 }
 
 #[test]
-fn a_program_that_others_may_run_is_refused_in_one_line() {
+fn a_program_that_only_other_users_may_execute_is_refused_in_one_line() {
     needs_root!();
     needs!(program "setpriv");
     let (copy, program) = (PublicCopy::new("run"), PublicCopy::new("roots"));
@@ -423,18 +423,18 @@ fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
     let [uid, client, server] = lines[..] else { panic!("{output:?}") };
     assert_eq!((uid, output.status.code()), ("0", Some(0)));
     assert!(server.starts_with("net:") && client != server, "{output:?}");
-    // The copy has no library beside it; its lab it has.
+    // The copy has no library beside it; its lab it gets.
     let soak = nobody(&[program, "soak", "--plane", "kernel", "--duration", "1s"]);
     let said = text(&soak.stderr);
     assert!(said.contains("libbusypoll_preload") && !said.contains("network namespace"), "{said}");
 }
 
 #[test]
-fn a_user_without_root_is_told_which_sysctl_is_in_the_way() {
+fn a_user_without_root_learns_which_sysctl_forbids_user_namespaces() {
     needs_root!();
     needs!(program "setpriv", program "unshare");
     let copy = PublicCopy::new("limit");
-    // user.max_user_namespaces counts per user namespace: a private one has its own to set to zero.
+    // user.max_user_namespaces counts per user namespace: a private one has its own, to be set to zero.
     let script = format!(
         "echo 0 > /proc/sys/user/max_user_namespaces &&
          exec setpriv --bounding-set=-all --inh-caps=-all {} lab true",
@@ -450,7 +450,7 @@ fn a_user_without_root_is_told_which_sysctl_is_in_the_way() {
     }
 }
 
-/// What a short bench by `user`, who runs the copy with the options given, has to report.
+/// The report of a short bench by `user`, who runs the copy with the given options.
 fn benched(copy: &PublicCopy, user: impl FnOnce(&str) -> Command) -> Value {
     let json = copy.0.with_extension("json");
     let options = "--arms stack-cable-udp-*,kernel-udp-blocking,stack-xdp-udp-interrupt,bare-xdp-spin \
@@ -463,15 +463,15 @@ fn benched(copy: &PublicCopy, user: impl FnOnce(&str) -> Command) -> Value {
     serde_json::from_str(&report).unwrap()
 }
 
-/// The cable's arms and the limit are there; of the arms named in `skipped`, and of no others, each is
-/// listed with the cause and the remedy that stand beside it.
+/// The arms of the cable and the limit are in the report. Exactly the arms named in `skipped` are skipped; each is listed
+/// with the given cause and remedy.
 fn ran_all_but(report: &Value, skipped: &[(&str, &[&str])]) {
     assert!(report["limit"]["shared_memory_rtt_us"].as_f64().unwrap() > 0.0, "{report}");
     let mut ran = 0;
     for arm in report["arms"].as_array().unwrap() {
         assert!(arm["transactions"].as_u64().unwrap() > 0, "{arm}");
         if arm["nic"] == "cable" {
-            // Who is kept from its CPU all the time cannot poll.
+            // A thread that never gets its CPU cannot poll.
             assert!(arm["valid"] == true || arm["mode"] == "busy-poll", "{arm}");
             ran += 1;
         }
@@ -487,12 +487,12 @@ fn ran_all_but(report: &Value, skipped: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn a_user_without_root_benches_what_needs_no_rights() {
+fn a_user_without_root_benches_the_arms_that_need_no_rights() {
     needs_root!();
     needs!(program "setpriv", program "unshare");
     let copy = PublicCopy::new("bench");
     let report = benched(&copy, |bench| {
-        // A user namespace of its own, in which nobody may make another.
+        // A user namespace in which no other may be created.
         let script = format!(
             "echo 0 > /proc/sys/user/max_user_namespaces &&
              exec setpriv --bounding-set=-all --inh-caps=-all {bench}"
@@ -520,7 +520,7 @@ fn a_user_without_root_benches_the_kernel_where_user_namespaces_are_allowed() {
         command.args(bench.split_whitespace());
         command
     });
-    // Which it has made itself: it has all capabilities there.
+    // The bench has created the namespace itself, and has all capabilities in it.
     let reason: &[&str] = &["needs root", "a user namespace of its own", "sudo"];
     ran_all_but(&report, &["stack-xdp-udp-interrupt", "bare-xdp-spin"].map(|name| (name, reason)));
     let kernel = |arm: &Value| arm["name"] == "kernel-udp-blocking";
@@ -528,7 +528,7 @@ fn a_user_without_root_benches_the_kernel_where_user_namespaces_are_allowed() {
 }
 
 #[test]
-fn a_shell_is_the_default_and_ends_with_a_killed_lab() {
+fn a_lab_s_default_command_is_a_shell_which_ends_with_a_killed_lab() {
     needs_root!();
     needs!(program "bash");
     let mut lab = Command::new(BUSYPOLL)
@@ -544,7 +544,7 @@ fn a_shell_is_the_default_and_ends_with_a_killed_lab() {
     let mut line = String::new();
     BufReader::new(lab.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let namespace = PathBuf::from(line.trim());
-    let those = inhabitants(&namespace);
+    let those = processes_in(&namespace);
     assert!(!those.is_empty(), "{line}");
     lab.kill().unwrap();
     lab.wait().unwrap();

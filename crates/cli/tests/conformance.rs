@@ -1,5 +1,5 @@
-//! The same socket calls on three planes: what each returns, errno by errno, must be the same. The calls are
-//! in `programs/conformance`; they talk to a peer on another host.
+//! The same socket calls without busypoll and on both planes: each must return the same, errno by errno. The calls are in
+//! `programs/conformance`; they talk to a peer on another host.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -13,24 +13,24 @@ use echo::*;
 use support::*;
 
 const STACK: [&str; 6] = [BUSYPOLL, "run", "--plane", "stack", "--dev", "lab-server"];
-/// Where the peer serves.
+/// The port of the peer.
 const PORT: &str = "7000";
-/// A call that hangs ends the program; a run takes a few seconds.
+/// Seconds until a program with a call that hangs is ended; a run takes a few seconds.
 const LIMIT: &str = "60";
 
-/// Which cases.
+/// Which cases to run.
 #[derive(Clone, Copy, PartialEq)]
 enum Cases {
     Ordinary,
-    /// Something is used up.
+    /// Cases in which a resource is used up.
     Limits,
 }
 
-/// The ports of a host that has few of them.
+/// A port range of few ports.
 const FEW_PORTS: &str = "40000 40015";
 
-/// What the program says, started by the words of `how` on the server of a lab; IPv4, then IPv6. And how
-/// many connections the kernel has made there.
+/// The output of the program, started by the command line `how` on the server of a lab; IPv4, then IPv6. Also how many
+/// connections the kernel has made there.
 fn transcripts(program: &Path, cases: Cases, how: &[&str]) -> (Vec<String>, u64) {
     let lab = Lab::builder().build().unwrap();
     if cases == Cases::Limits {
@@ -78,7 +78,7 @@ fn cases(text: &str) -> Vec<(&str, Vec<&str>)> {
     cases
 }
 
-/// The lines that differ, with the case each is in.
+/// The lines that differ, each with its case.
 fn differences(plain: &str, other: &str) -> Vec<String> {
     let (plain, other) = (cases(plain), cases(other));
     let mut found = Vec::new();
@@ -99,7 +99,7 @@ fn differences(plain: &str, other: &str) -> Vec<String> {
     found
 }
 
-/// Runs the program both ways; on the stack plane `connections` says that the kernel has made none.
+/// Compares the program's output with and without `how`; `kernel_connections` says whether the kernel makes them.
 fn is_as_plain(cases: Cases, how: &[&str], kernel_connections: bool) {
     let _one = one_test_at_a_time();
     let program = conformance("conformance");
@@ -115,14 +115,14 @@ fn is_as_plain(cases: Cases, how: &[&str], kernel_connections: bool) {
 }
 
 #[test]
-fn the_kernel_is_as_it_was_the_last_time() {
+fn two_runs_on_the_plain_kernel_give_the_same() {
     needs_root!();
     needs!(program "cc", program "timeout");
     is_as_plain(Cases::Ordinary, &[], true);
 }
 
 #[test]
-fn the_kernel_plane_is_as_the_kernel() {
+fn the_kernel_plane_answers_as_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
     for cases in [Cases::Ordinary, Cases::Limits] {
@@ -131,21 +131,21 @@ fn the_kernel_plane_is_as_the_kernel() {
 }
 
 #[test]
-fn the_stack_plane_is_as_the_kernel() {
+fn the_stack_plane_answers_as_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
     is_as_plain(Cases::Ordinary, &STACK, false);
 }
 
 #[test]
-fn on_the_stack_plane_things_are_used_up_as_on_the_kernels() {
+fn the_stack_plane_answers_as_the_kernel_when_resources_are_used_up() {
     needs_root!();
     needs!(program "cc", program "timeout");
     is_as_plain(Cases::Limits, &STACK, false);
 }
 
 #[test]
-fn a_difference_is_seen() {
+fn the_comparison_sees_each_difference() {
     let plain = "one\n    a = 1\n    b = 2\nend\n";
     assert!(differences(plain, plain).is_empty());
     for other in [

@@ -1,4 +1,4 @@
-//! `busypoll detach`: what it puts back, what it leaves alone, and what it tells of that.
+//! `busypoll detach`: what it restores, what it leaves alone, and what it reports.
 
 #[path = "support/attached.rs"]
 mod attached;
@@ -19,7 +19,7 @@ use rustix::event::epoll;
 use support::*;
 
 #[test]
-fn what_somebody_else_has_changed_since_is_left_alone() {
+fn a_value_that_another_program_has_changed_since_is_left_alone() {
     needs_root!();
     needs!(program "cc");
     let _one = one_test_at_a_time();
@@ -38,7 +38,7 @@ fn what_somebody_else_has_changed_since_is_left_alone() {
 }
 
 #[test]
-fn twice_attached_what_stood_first_comes_back() {
+fn after_two_attaches_the_first_value_is_restored() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -55,7 +55,7 @@ fn twice_attached_what_stood_first_comes_back() {
 }
 
 #[test]
-fn a_socket_that_has_passed_to_a_child_is_put_back_there() {
+fn a_socket_that_only_a_child_still_has_is_restored_there() {
     needs_root!();
     needs!(program "cc");
     let _one = one_test_at_a_time();
@@ -80,7 +80,7 @@ fn a_socket_that_has_passed_to_a_child_is_put_back_there() {
     fails_with(&gone, &["no process", "no changes to one are written down"]);
 }
 
-/// An epoll instance that watches a socket, and polls as told.
+/// An epoll instance that watches a socket, and polls as long as attach will set.
 fn epoll_on(socket: &UdpSocket) -> OwnedFd {
     let instance = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     epoll::add(&instance, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
@@ -97,7 +97,7 @@ fn another_epoll_or_socket_of_the_same_number_is_left_alone() {
     let (replaced, kept) = (epoll_on(&one), epoll_on(&two));
     let state = temp_dir("state");
     let pid = std::process::id().to_string();
-    // This very process; its threads that run other tests wait for this one.
+    // This very process; no other test runs in it meanwhile.
     let policy = state.join("policy.toml");
     fs::write(&policy, "busy_poll = 40\nmax_spinning_threads = 100\n").unwrap();
     let arguments = ["attach", &pid, "--policy", policy.to_str().unwrap()];
@@ -105,13 +105,13 @@ fn another_epoll_or_socket_of_the_same_number_is_left_alone() {
     let polls = |instance: &OwnedFd| busypoll_linux::epoll::params(instance).unwrap();
     assert_eq!((polls(&replaced).busy_poll_usecs, polls(&kept).busy_poll_usecs), (40, 40));
     assert_eq!(sockopt::busy_poll(&three).unwrap(), 40);
-    // Another instance takes the number, and happens to poll as long.
+    // Another instance gets the number, and has the same polling time.
     let another = epoll_on(&three);
     busypoll_linux::epoll::set_params(&another, polls(&kept)).unwrap();
     let mut replaced = replaced;
     rustix::io::dup2(&another, &mut replaced).unwrap();
     drop(another);
-    // A socket moves to another number, and another takes its own.
+    // A socket moves to another number, and another socket gets its number.
     let moved = three.try_clone().unwrap();
     let fourth = bind();
     sockopt::set_busy_poll(&fourth, 40).unwrap();
@@ -121,11 +121,11 @@ fn another_epoll_or_socket_of_the_same_number_is_left_alone() {
     assert!(report.contains("left: the epoll instance watches nothing it did"), "{report}");
     assert_eq!((polls(&replaced).busy_poll_usecs, polls(&kept).busy_poll_usecs), (40, 0));
     assert_eq!(sockopt::busy_poll(&moved).unwrap(), 0, "the socket is found wherever it is");
-    assert_eq!(sockopt::busy_poll(&number).unwrap(), 40, "another's value is not ours");
+    assert_eq!(sockopt::busy_poll(&number).unwrap(), 40, "the value of another socket is left alone");
 }
 
 #[test]
-fn a_setting_that_was_changed_twice_is_told_of_once() {
+fn a_setting_that_was_changed_twice_is_reported_once() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -136,7 +136,7 @@ fn a_setting_that_was_changed_twice_is_told_of_once() {
     let pid = program.pid().to_string();
     let run = |arguments: &[&str]| succeeds(&mut busypoll(&lab, &state, arguments));
     for time in ["50us", "70us"] {
-        // Named twice, as two searches may find it: it is one.
+        // The PID is given twice, as from two searches: it is one process.
         let told = run(&["attach", &pid, &pid, "--busy-poll", time]);
         assert!(told.contains(time) && told.matches(&format!("process {pid},")).count() == 1);
     }
@@ -154,7 +154,7 @@ fn a_setting_that_was_changed_twice_is_told_of_once() {
 }
 
 #[test]
-fn what_was_done_and_could_not_be_told_was_done() {
+fn a_full_disk_does_not_undo_attach_or_detach() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -173,7 +173,7 @@ fn what_was_done_and_could_not_be_told_was_done() {
         assert_eq!(run.status.code(), Some(1), "{line}");
         assert!(line.contains("No space left") && line.lines().count() == 1, "{line}");
     };
-    // One by one: of one call there are no more spinners than CPUs.
+    // One by one: one call allows only as many spinners as there are CPUs.
     pids.iter().for_each(|pid| untold(&["attach", pid]));
     let attached = epolls();
     assert!(attached.iter().zip(&before).all(|(now, before)| now != before), "{attached:?}");

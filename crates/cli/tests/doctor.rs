@@ -1,5 +1,5 @@
-//! `busypoll doctor` as a user meets it: exit codes, one line where it cannot look, a report for people
-//! and one for programs, for root and for everybody.
+//! `busypoll doctor` as a user sees it: exit codes, one line if it cannot look, a report for people and one for programs,
+//! for root and for ordinary users.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The report as programs read it; its exit code says whether there are faults.
+/// The JSON report; the exit code says whether there are faults.
 fn report(output: &Output) -> Value {
     let report: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
@@ -39,7 +39,7 @@ fn codes(report: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn what_it_cannot_look_at_gets_one_line() {
+fn a_missing_device_peer_or_process_gets_one_line() {
     fails_with(&run_locally(&["doctor", "nosuch0"]), &["nosuch0", "ip link"]);
     fails_with(&run_locally(&["doctor", "lo", "nosuch0", "--json"]), &["nosuch0"]);
     fails_with(&run_locally(&["doctor", "--peer", "300.0.0.1"]), &["--peer", "no address of '300.0.0.1'"]);
@@ -77,12 +77,12 @@ fn the_two_reports_say_the_same() {
     assert_eq!(finding["remedy"], format!("ethtool -K {device} gro on"));
     assert!(finding["evidence"][0]["said"].as_str().unwrap().contains("rx-gro off"));
     assert_eq!(report["facts"]["devices"][0]["name"], device);
-    // The summary is the first line; how much else is found may change from one look to the next.
+    // The summary is the first line; how many other findings there are may change from one run to the next.
     let first = |line: &str| line.split_once(", ").unwrap_or_else(|| panic!("{line}")).1.to_owned();
     assert_eq!(first(report["summary"].as_str().unwrap()), first(told.lines().next().unwrap()));
 }
 
-/// The command where any user may run it, however private the build folder is.
+/// A copy of the command that any user may run, whatever the permissions of the build folder.
 struct PublicCopy(PathBuf);
 
 impl PublicCopy {
@@ -95,13 +95,13 @@ impl PublicCopy {
 
 impl Drop for PublicCopy {
     fn drop(&mut self) {
-        // Scratch.
+        // The file is scratch.
         let _ = fs::remove_file(&self.0);
     }
 }
 
 #[test]
-fn everybody_may_ask_and_is_told_what_is_not_for_him() {
+fn an_ordinary_user_gets_a_report_that_names_unusable_facilities() {
     needs_root!();
     needs!(program "setpriv", program "unshare");
     let copy = PublicCopy::new();
@@ -121,7 +121,7 @@ fn everybody_may_ask_and_is_told_what_is_not_for_him() {
     assert!(!codes(&plain).contains(&"BP-USER-NAMESPACE"), "{plain}");
     assert!(codes(&plain).contains(&"BP-LOOPBACK"), "{plain}");
 
-    // Root in there, and nobody where it counts.
+    // Root in that namespace, but an ordinary user outside.
     let inside = report(&nobody(&["unshare", "--user", "--map-root-user"]));
     assert!(codes(&inside).contains(&"BP-USER-NAMESPACE"), "{inside}");
 }
@@ -150,12 +150,12 @@ fn without_proc_it_says_so_in_one_line() {
 }
 
 #[test]
-fn without_sys_the_rest_is_looked_at() {
+fn without_sys_the_rest_is_reported() {
     needs_root!();
     needs!(program "unshare");
     let lab = Lab::builder().gro(false).build().unwrap();
     let device = lab.client.interface();
-    // No right to mount one either.
+    // It has no right to mount one either.
     let script = format!(
         "mount -t tmpfs tmpfs /sys && exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin \
          {BUSYPOLL} doctor {device} --json"
@@ -175,7 +175,7 @@ fn a_container_without_netlink_gets_one_line() {
     fails_with(&command.output().unwrap(), &["netlink"]);
 }
 
-/// Has the kernel refuse this process every AF_NETLINK socket, as strict containers do.
+/// Makes the kernel refuse this process every AF_NETLINK socket, as strict containers do.
 fn refuse_netlink() -> io::Result<()> {
     let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -200,8 +200,8 @@ fn refuse_netlink() -> io::Result<()> {
 }
 
 #[test]
-fn a_peer_may_have_a_name() {
-    // Of either family, as the file of hosts has it.
+fn a_peer_may_be_given_by_name() {
+    // Of either family, as /etc/hosts has it.
     let output = run_locally(&["doctor", "--peer", "localhost", "--json"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

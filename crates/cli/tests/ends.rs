@@ -1,5 +1,5 @@
-//! How a program ends, and what its peer has of it then: every byte and an orderly end, or a reset. On the stack plane
-//! as without it.
+//! How a program may end, and what its peer sees then: all bytes and an orderly end, or a reset. The stack plane must do
+//! as the kernel.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -21,8 +21,8 @@ const WAYS: [&str; 7] = ["exit", "_exit", "term", "abort", "quit", "receiving", 
 const STACK: [&str; 6] = [BUSYPOLL, "run", "--plane", "stack", "--dev", "lab-server"];
 const SENT: usize = 150_000;
 
-/// What the slow peer got: how many bytes, and whether the end was orderly.
-fn take_slowly(mut stream: TcpStream) -> (usize, bool) {
+/// What the slow peer received: how many bytes, and whether the end was orderly.
+fn receive_slowly(mut stream: TcpStream) -> (usize, bool) {
     let _ = stream.write_all(b"!");
     thread::sleep(Duration::from_millis(300));
     let (mut got, mut room) = (0, vec![0; 1 << 16]);
@@ -36,7 +36,7 @@ fn take_slowly(mut stream: TcpStream) -> (usize, bool) {
     }
 }
 
-/// Runs the program by the words of `how`: what its peer got, and how it ended.
+/// Runs the program by the command line `how`: what its peer received, and how the program ended.
 fn end(
     lab: &Lab,
     program: &Path,
@@ -45,17 +45,17 @@ fn end(
 ) -> ((usize, bool), Option<i32>, Option<i32>) {
     let listener = lab.client.enter(|| TcpListener::bind((lab.client.ipv4(), 0))).unwrap().unwrap();
     let port = listener.local_addr().unwrap().port();
-    let peer = thread::spawn(move || take_slowly(listener.accept().unwrap().0));
+    let peer = thread::spawn(move || receive_slowly(listener.accept().unwrap().0));
     let mut command = lab.server.command("timeout");
     command.args(["--foreground", "20"]).args(how).arg(program);
     command.arg(lab.client.ipv4().to_string()).args([&port.to_string(), way]);
     let output = command.stdin(Stdio::null()).output().unwrap();
-    // `timeout` passes a signal that ended the program on as a status.
+    // `timeout` passes on a signal that ended the program as a status.
     (peer.join().unwrap(), output.status.code(), output.status.signal())
 }
 
 #[test]
-fn what_was_sent_arrives_however_the_program_ends() {
+fn sent_data_arrives_however_the_program_ends() {
     needs_root!();
     needs!(program "cc", program "timeout");
     let _one = one_test_at_a_time();
