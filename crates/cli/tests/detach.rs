@@ -80,7 +80,7 @@ fn a_socket_that_only_a_child_still_has_is_restored_there() {
     fails_with(&gone, &["no process", "no changes to one are written down"]);
 }
 
-/// An epoll instance that watches a socket, and polls as long as attach will set.
+/// An epoll instance that watches a socket.
 fn epoll_on(socket: &UdpSocket) -> OwnedFd {
     let instance = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     epoll::add(&instance, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();

@@ -1,5 +1,5 @@
-//! Faults of configuration on a veth pair under the machine's own kernel, each found by its code and
-//! cured by the command the doctor prints; and what has no cure, told as such.
+//! Faults of configuration on a veth pair under the machine's own kernel: each is found by its code and cured by the
+//! command that the doctor prints. Faults without a cure are reported without a command.
 
 mod support;
 
@@ -151,9 +151,9 @@ fn faults_of_a_veth_are_found_and_cured() {
     find_and_cure_all(&machine, DEVICE);
 }
 
-/// What no setting changes is told, with no command beside it.
+/// A fault that no setting changes is reported without a remedy.
 #[test]
-fn what_cannot_be_cured_has_no_remedy() {
+fn a_fault_without_cure_has_no_remedy() {
     needs_root!();
     needs!(program "ip", program "unshare");
     let machine = LabMachine::new(Lab::builder().build().unwrap());

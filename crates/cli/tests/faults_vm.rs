@@ -1,5 +1,5 @@
-//! Faults of configuration on real drivers, two NUMA nodes and an older kernel, in the test machine: each found
-//! by its code and cured by the command the doctor prints; and what has no cure, told as such.
+//! Faults of configuration on real drivers, two NUMA nodes and an older kernel, in the virtual machine: each is found by
+//! its code and cured by the command that the doctor prints. Faults without a cure are reported without a command.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::vm_machine::{Vm, builder};
 
 waiter_test!();
 
-/// One emulated machine at a time: two would only slow each other down.
+/// One emulated machine at a time: two would slow each other down.
 static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[test]
@@ -18,13 +18,13 @@ fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");
     let _alone = MACHINE.lock();
     let vm = Vm::of(builder().command_line("isolcpus=3"));
-    // CPU 3 is set apart, and vmxnet3 comes with LRO on: faults to be made, not found.
+    // CPU 3 is isolated, and vmxnet3 has LRO on by default. These faults are made later, so the machine starts without them.
     vm.output_of(&format!("{TO_CPU_2} ip link set vmxnet30 up; ethtool -K vmxnet30 lro off"));
     old_kernel(&vm);
     find_and_cure_all(&vm, FAULTS);
 }
 
-/// In a machine of its own: through an emulated IOMMU everything else takes long.
+/// In a machine of its own: through an emulated IOMMU all other tests would be slow.
 #[test]
 #[ignore = "many minutes of emulation: cargo test -p busypoll-cli --test faults_vm -- --ignored"]
 fn a_strict_iommu_is_found_and_made_lazy() {
@@ -36,20 +36,20 @@ fn a_strict_iommu_is_found_and_made_lazy() {
     find_and_cure_all(&vm, &[Fault { name, code: "BP-IOMMU-STRICT", ..FAULT }]);
 }
 
-/// On its node, and not the CPU set apart.
+/// CPU 2 is on the NIC's node, and not isolated.
 const TO_CPU_2: &str = "for i in $irqs; do echo 2 > /proc/irq/$i/smp_affinity_list; done;";
 
-/// Linux 6.1 lacks what came with 6.8, 6.9 and 6.13, and there is no command for that.
+/// Linux 6.1 lacks features of 6.8, 6.9 and 6.13, and no command adds them.
 fn old_kernel(vm: &Vm) {
     has_no_cure(vm, "BP-KERNEL-NO-EPOLL-PARAMS", "", "intel0");
     has_no_cure(vm, "BP-KERNEL-NO-NAPI-SETTINGS", "", "intel0");
-    // It lets no ordinary user raise SO_BUSY_POLL.
+    // On 6.1 an ordinary user cannot raise SO_BUSY_POLL.
     let user = "/programs/setpriv --reuid=65534 --regid=65534 --clear-groups";
     let ran = vm.sh(&format!("{user} busypoll doctor --json intel0"));
     let found = faults_found(&ran).unwrap();
     let old = found.iter().find(|(code, _)| code == "BP-OLD-PRIVILEGE");
     assert!(old.is_some_and(|(_, finding)| finding["remedy"].is_null()), "{found:?}");
-    // Idle states are the host's: nothing is said of them, but why.
+    // Idle states belong to the hypervisor's host: the doctor reports only that.
     let ran = vm.sh("busypoll doctor --json intel0");
     assert!(ran.stdout.contains("BP-VIRTUAL") && !ran.stdout.contains("BP-DEEP-IDLE"), "{ran:?}");
 }
@@ -57,7 +57,7 @@ fn old_kernel(vm: &Vm) {
 const FAULTS: &[Fault] = &[
     Fault {
         name: "an interrupt that may wait a millisecond",
-        code: "BP-COALESCE-LONG_POLL",
+        code: "BP-COALESCE-LONG",
         make: "ethtool -C $DEV rx-usecs 1000",
         tidy: "ethtool -C $DEV rx-usecs 3",
         ..FAULT
@@ -154,7 +154,7 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "busy_read of a hundred milliseconds",
-        code: "BP-SYSCTL-LONG_POLL",
+        code: "BP-SYSCTL-LONG",
         make: "echo 100000 > /proc/sys/net/core/busy_read",
         tidy: "echo 0 > /proc/sys/net/core/busy_poll; echo 0 > /proc/sys/net/core/busy_read",
         ..FAULT

@@ -1,4 +1,4 @@
-//! `busypoll attach --follow`: what is opened later, and by children.
+//! `busypoll attach --follow`: sockets that are opened later, also by children.
 
 #[path = "support/attached.rs"]
 mod attached;
@@ -33,7 +33,7 @@ impl Follower {
         Follower { child, output }
     }
 
-    /// The next line with all of this.
+    /// The next line that contains all of `wanted`.
     fn wait_for(&mut self, wanted: &[&str]) -> String {
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
@@ -49,7 +49,7 @@ impl Follower {
     fn ticks(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();
-        // Fields 14 and 15 of proc(5), the third being the first here.
+        // utime and stime, fields 14 and 15 of proc(5); here field 3 comes first.
         fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
     }
 }
@@ -61,13 +61,13 @@ impl Drop for Follower {
     }
 }
 
-/// A Python program on the server that says "ready".
+/// A Python program on the server that prints "ready".
 fn script(lab: &Lab, text: &str, arguments: &[&str]) -> Running {
     Running::start(lab.server.command("python3").args(["-c", text]).args(arguments))
 }
 
 #[test]
-fn what_a_followed_process_opens_is_caught_and_its_children_too() {
+fn sockets_that_a_followed_process_or_its_child_opens_later_are_changed() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -75,7 +75,7 @@ fn what_a_followed_process_opens_is_caught_and_its_children_too() {
     let mut server = python(&lab.server);
     let state = temp_dir("state");
     let pid = server.pid().to_string();
-    // Two more that spin are wanted than there are CPUs.
+    // The policy allows more spinners than there are CPUs.
     let policy = state.join("policy.toml");
     fs::write(&policy, "busy_poll = '20ms'\nmax_spinning_threads = 8\n").unwrap();
     let policy = policy.to_str().unwrap();
@@ -88,12 +88,12 @@ fn what_a_followed_process_opens_is_caught_and_its_children_too() {
     server.send_line("fork 7200");
     server.wait_for("opened");
     follower.wait_for(&["udp", "0.0.0.0:7200", "off -> 20ms"]);
-    // The first is in use, and says by whom.
+    // The first command still uses the journal; the error names its PID.
     let second = busypoll(&lab, &state, &["detach", &pid]).output().unwrap();
     let complaint = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(complaint.contains(&follower.child.id().to_string()), "{complaint}");
     assert_eq!(second.status.code(), Some(2));
-    // However it ends, what it wrote down can be put back.
+    // However the command ends, its changes can be rolled back.
     drop(follower);
     assert!(busy_polls(server.pid()).contains(&20_000));
     succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
@@ -107,7 +107,7 @@ fn what_a_followed_process_opens_is_caught_and_its_children_too() {
 }
 
 #[test]
-fn what_spins_already_counts_also_when_it_is_looked_at_again() {
+fn threads_that_spin_already_count_when_a_second_command_follows() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -135,7 +135,7 @@ fn what_spins_already_counts_also_when_it_is_looked_at_again() {
     let process = Process::open(server.pid()).unwrap();
     let receivers = || {
         let threads = process.threads().unwrap();
-        // Its standard input is read, too.
+        // Another thread reads standard input.
         threads.iter().filter(|t| matches!(t.wait, Wait::Receive { fd: 1.., .. })).count()
     };
     let state = temp_dir("state");
@@ -152,7 +152,7 @@ fn what_spins_already_counts_also_when_it_is_looked_at_again() {
     let mut follower = Follower::start(&lab, &state, &arguments);
     let line = follower.wait_for(&["0.0.0.0:7101"]);
     assert!(line.contains("one spinner too many: 1 of 1"), "{line}");
-    // Where their threads are meanwhile frees no place: they come back.
+    // A thread that leaves its receive still counts: it will come back.
     let client = lab.client.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
     for port in [7100, 7101] {
         client.send_to(b"x", (lab.server.ipv4(), port)).unwrap();
@@ -164,7 +164,7 @@ fn what_spins_already_counts_also_when_it_is_looked_at_again() {
 }
 
 #[test]
-fn a_thread_that_receives_here_and_there_is_one_spinner() {
+fn a_thread_that_receives_on_several_sockets_is_one_spinner() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -227,7 +227,7 @@ fn a_followed_child_is_judged_by_the_program_it_becomes() {
     let pid = parent.pid().to_string();
     let mut follower = Follower::start(&lab, &state, &[&pid, "--policy", policy.to_str().unwrap()]);
     follower.wait_for(&["It has no socket"]);
-    // Once it tells of a socket it is told of children.
+    // Once a socket is reported, children are reported too.
     parent.send_line("open");
     follower.wait_for(&[&format!("{pid}  fd"), "the policy leaves it alone"]);
     parent.send_line("fork");
@@ -247,14 +247,14 @@ fn a_followed_child_is_judged_by_the_program_it_becomes() {
 }
 
 #[test]
-fn what_the_program_has_set_meanwhile_is_what_comes_back() {
+fn a_value_that_the_program_sets_meanwhile_is_restored() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let bind = || TcpListener::bind((lab.client.ipv4(), 7000));
     let listener = lab.client.enter(bind).unwrap().unwrap();
-    // Woken from poll it sets SO_BUSY_POLL, and waits in recv from then on.
+    // When it is woken from poll it sets SO_BUSY_POLL, and from then on waits in recv.
     let server = script(
         &lab,
         "import select, socket, sys\n\
@@ -284,7 +284,7 @@ fn what_the_program_has_set_meanwhile_is_what_comes_back() {
 }
 
 #[test]
-fn the_end_of_a_followed_process_costs_no_cpu() {
+fn a_followed_process_that_has_ended_costs_no_cpu() {
     needs_root!();
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
@@ -294,7 +294,7 @@ fn the_end_of_a_followed_process_costs_no_cpu() {
     let pids = pids.each_ref().map(String::as_str);
     let mut follower = Follower::start(&lab, &state, &pids);
     follower.wait_for(&[&format!("process {}", pids[2])]);
-    // It has just looked when it has told of the first, and looks again in a second.
+    // It has scanned just before it reports the first process, and scans again in a second.
     let mut ticks = Vec::new();
     for (sleeper, pid) in sleepers.into_iter().zip(pids) {
         sleeper.end();

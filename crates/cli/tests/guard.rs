@@ -1,5 +1,5 @@
-//! What becomes of a run on the stack plane whose program, child or guard is killed: peers are told, the interface is
-//! the kernel's, and the next run is clean.
+//! Runs on the stack plane whose program, child or guard is killed: the peers get a reset, the interface is the kernel's
+//! again, and the next run works.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -21,10 +21,10 @@ use support::*;
 
 const PORT: u16 = 7300;
 
-/// The server of `programs/serve.py` on the server of a lab, on the stack plane.
+/// `programs/serve.py` on the server of a lab, on the stack plane.
 struct Server {
     run: Running,
-    /// Who serves.
+    /// The process that serves.
     pid: u32,
     stderr: PathBuf,
 }
@@ -45,7 +45,7 @@ impl Server {
         fs::read_to_string(&self.stderr).unwrap()
     }
 
-    /// Until it listens on the stack plane.
+    /// Waits until it listens on the stack plane; the ids of its XDP programs.
     fn listens(&self, lab: &Lab) -> Vec<u32> {
         wait_until("it listens on the stack plane", || sockets(lab).contains("LISTEN"));
         let programs = programs_of(self.pid);
@@ -56,7 +56,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be no child of ours, and have ended.
+        // It may not be our child, and may have ended.
         let _ = kill_process(Pid::from_raw(self.pid.cast_signed()).unwrap(), Signal::KILL);
     }
 }
@@ -65,17 +65,17 @@ fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
 
-/// One that nobody has waited for has no command line any more.
+/// A zombie has no command line any more.
 fn is_alive(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
-/// What `busypoll ss` lists on the server.
+/// The output of `busypoll ss` on the server.
 fn sockets(lab: &Lab) -> String {
     text(&run_on_host(&lab.server, &["ss"]))
 }
 
-/// A connection to the server that has said this much, on the stack plane.
+/// A connection to the server, which has echoed `first` on the stack plane.
 fn connect(lab: &Lab, address: IpAddr, first: &[u8]) -> TcpStream {
     let address = match address {
         IpAddr::V6(ip) => SocketAddrV6::new(ip, PORT, 0, lab.client.ifindex()).into(),
@@ -86,7 +86,7 @@ fn connect(lab: &Lab, address: IpAddr, first: &[u8]) -> TcpStream {
     stream.write_all(first).unwrap();
     stream.read_exact(&mut vec![0; first.len()]).unwrap();
     let own = stream.local_addr().unwrap();
-    // Without the link.
+    // Without the scope id.
     let own = SocketAddr::new(own.ip(), own.port()).to_string();
     wait_until("the connection is listed", || {
         sockets(lab).lines().any(|line| line.contains("ESTAB") && line.contains(&own))
@@ -94,7 +94,7 @@ fn connect(lab: &Lab, address: IpAddr, first: &[u8]) -> TcpStream {
     stream
 }
 
-/// Connections of both families, quiet ones and one in the middle of a transfer.
+/// Connections of both families, idle ones and one in the middle of a transfer.
 fn connections(lab: &Lab) -> Vec<TcpStream> {
     let v4 = IpAddr::from(lab.server.ipv4());
     let mut all = vec![connect(lab, v4, b"hello"), connect(lab, v4, b"t")];
@@ -102,12 +102,12 @@ fn connections(lab: &Lab) -> Vec<TcpStream> {
     all
 }
 
-/// A peer that only listens is told: it would wait for ever.
+/// Every connection is reset, also those of a peer that only reads, which would wait for ever.
 fn are_reset(streams: Vec<TcpStream>) {
     for mut stream in streams {
         let error = loop {
             match stream.read(&mut [0; 4096]) {
-                Ok(0) => panic!("told that all was well"),
+                Ok(0) => panic!("an orderly end instead of a reset"),
                 Ok(_) => {}
                 Err(error) => break error,
             }
@@ -116,8 +116,8 @@ fn are_reset(streams: Vec<TcpStream>) {
     }
 }
 
-/// The interface works for the kernel, with nothing of ours on it.
-fn is_the_kernels(lab: &Lab, programs: &[u32]) {
+/// The interface works for the kernel, and no XDP program of ours is on it.
+fn is_returned_to_the_kernel(lab: &Lab, programs: &[u32]) {
     wait_until("the XDP program is unloaded", || !programs.iter().any(|id| is_loaded(*id)));
     let ping = |host: &LabHost, to: String| {
         let output = host.command("ping").args(["-c", "1", "-W", "20", &to]).output().unwrap();
@@ -139,7 +139,7 @@ fn the_next_run_is_clean(lab: &Lab) {
     assert_eq!(server.said(), "");
 }
 
-/// The process beside `pid` that holds its XDP program, too.
+/// The other process that holds the XDP program of `pid`.
 fn guard_of(pid: u32) -> u32 {
     let programs = programs_of(pid);
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -151,7 +151,7 @@ fn guard_of(pid: u32) -> u32 {
 }
 
 #[test]
-fn the_peers_of_a_killed_program_are_told() {
+fn a_killed_program_s_connections_are_reset_and_the_next_run_works() {
     needs_root!();
     needs!(program "python3", program "ping");
     let lab = Lab::builder().build().unwrap();
@@ -161,15 +161,15 @@ fn the_peers_of_a_killed_program_are_told() {
     assert_eq!(server.pid, server.run.pid(), "the program is the process that was started");
     kill(server.pid);
     are_reset(connections);
-    is_the_kernels(&lab, &programs);
+    is_returned_to_the_kernel(&lab, &programs);
     drop(server);
     wait_until("the guard has gone, too", || !is_alive(guard));
     the_next_run_is_clean(&lab);
 }
 
-/// The kernel wants to know on which link such an address is.
+/// For these addresses the kernel needs the link.
 #[test]
-fn those_at_link_local_addresses_are_told_too() {
+fn connections_of_link_local_addresses_are_reset_too() {
     needs_root!();
     needs!(program "python3", program "ip");
     let lab = Lab::builder().build().unwrap();
@@ -188,7 +188,7 @@ fn those_at_link_local_addresses_are_told_too() {
 }
 
 #[test]
-fn those_of_a_killed_child_are_told_and_the_next_child_serves() {
+fn a_killed_child_s_connections_are_reset_and_the_next_child_serves() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
@@ -204,7 +204,7 @@ fn those_of_a_killed_child_are_told_and_the_next_child_serves() {
     server.listens(&lab);
 }
 
-/// The rights are the guard's: nginx's workers have none.
+/// The guard has the rights: nginx's workers have none.
 #[test]
 fn a_server_that_gives_up_its_rights_is_guarded_too() {
     needs_root!();
@@ -219,7 +219,7 @@ fn a_server_that_gives_up_its_rights_is_guarded_too() {
 }
 
 #[test]
-fn a_daemon_is_guarded_when_the_run_has_returned() {
+fn a_daemon_is_guarded_after_its_parent_has_ended() {
     needs_root!();
     needs!(program "python3", program "ping");
     let lab = Lab::builder().build().unwrap();
@@ -229,12 +229,12 @@ fn a_daemon_is_guarded_when_the_run_has_returned() {
     let (connections, guard) = (connections(&lab), guard_of(server.pid));
     kill(server.pid);
     are_reset(connections);
-    is_the_kernels(&lab, &programs);
+    is_returned_to_the_kernel(&lab, &programs);
     wait_until("the guard has gone, too", || !is_alive(guard));
 }
 
 #[test]
-fn without_its_guard_a_program_goes_on_and_says_so() {
+fn a_program_whose_guard_is_killed_continues_and_says_so() {
     needs_root!();
     needs!(program "python3", program "ping");
     let lab = Lab::builder().build().unwrap();
@@ -246,15 +246,15 @@ fn without_its_guard_a_program_goes_on_and_says_so() {
     assert_eq!(server.said().lines().count(), 1, "{}", server.said());
     connection.write_all(b"and on").unwrap();
     connection.read_exact(&mut [0; 6]).unwrap();
-    // The interface is still its own.
-    is_refused_for(&lab, server.pid);
+    // The program still owns the interface.
+    is_refused_because_of(&lab, server.pid);
     drop(server);
-    is_the_kernels(&lab, &programs);
+    is_returned_to_the_kernel(&lab, &programs);
     the_next_run_is_clean(&lab);
 }
 
 #[test]
-fn an_interface_that_is_taken_away_is_missed_once() {
+fn an_interface_that_is_deleted_is_reported_once() {
     needs_root!();
     needs!(program "python3", program "ip");
     let lab = Lab::builder().build().unwrap();
@@ -264,7 +264,7 @@ fn an_interface_that_is_taken_away_is_missed_once() {
     let device = lab.server.interface();
     succeeds(lab.server.command("ip").args(["link", "set", device, "down"]));
     succeeds(lab.server.command("ip").args(["link", "set", device, "up"]));
-    // Another interface of that name is not the one that was taken.
+    // A new interface of the same name does not count.
     succeeds(lab.server.command("ip").args(["link", "del", device]));
     let other = ["link", "add", device, "type", "veth", "peer", "name", "other0"];
     succeeds(lab.server.command("ip").args(other));
@@ -281,22 +281,22 @@ fn an_interface_that_is_taken_away_is_missed_once() {
     wait_until("the guard has gone, too", || !is_alive(guard));
 }
 
-/// `--strict` does not start on an interface that another process has, which is named.
-fn is_refused_for(lab: &Lab, owner: u32) {
+/// With `--strict` a run does not start on an interface of another process, and names that process.
+fn is_refused_because_of(lab: &Lab, owner: u32) {
     let device = lab.server.interface();
     let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
     fails_with(&run_on_host(&lab.server, &run), &[device, &format!("process {owner},")]);
 }
 
 #[test]
-fn an_interface_has_one_owner_who_is_named() {
+fn a_second_process_names_the_owner_and_uses_the_kernel() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
     let owner = Server::start(&lab, &[], &[]);
     owner.listens(&lab);
-    is_refused_for(&lab, owner.pid);
-    // Another one goes to the kernel and works.
+    is_refused_because_of(&lab, owner.pid);
+    // The second process uses the kernel and works.
     let socket = "import socket\ns = socket.create_server(('', 7301))\n\
         c = socket.create_connection(('10.77.0.2', 7301))\ns.accept()[0].send(b'kernel')\n\
         print(c.recv(9))";
@@ -320,9 +320,9 @@ fn an_interface_has_one_owner_who_is_named() {
     }
 }
 
-/// Each question waits in the backlog of the owner's name until the guard has seen it.
+/// Each query stays in the backlog of the owner's listening socket until the guard closes it.
 #[test]
-fn any_number_may_ask_who_the_owner_is() {
+fn any_number_of_queries_for_the_owner_are_answered() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
@@ -340,19 +340,18 @@ fn any_number_may_ask_who_the_owner_is() {
     };
     let ask_often = || (0..300).for_each(|_| wait_until("there is room to ask", ask));
     lab.server.enter(ask_often).unwrap();
-    is_refused_for(&lab, owner.pid);
+    is_refused_because_of(&lab, owner.pid);
 }
 
-/// Names that another user holds, of interface and program: they neither keep the interface from anybody nor say whose
-/// it is.
+/// Sockets of another user whose names contain interface and program: they neither lock the interface nor name its owner.
 #[test]
-fn another_user_can_neither_hold_an_interface_nor_claim_it() {
+fn another_user_can_neither_lock_an_interface_nor_claim_to_own_it() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
     let index = lab.server.ifindex();
     let listen = move |names: Vec<String>| {
-        // SAFETY: a plain call, which concerns this thread alone. It ends with its work.
+        // SAFETY: a plain call, which concerns only this thread. The thread ends with this closure.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
         let listen = |name: String| {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
@@ -371,14 +370,14 @@ fn another_user_can_neither_hold_an_interface_nor_claim_it() {
     let sockets = lab.server.enter(sockets).unwrap();
     let mut names = sockets.lines().filter_map(|line| line.split_once(&prefix)?.1.split_once('/'));
     let (program, _) = names.next().unwrap();
-    // Looked at before the owner's.
+    // It is asked before the owner's.
     let forged = format!("\0busypoll/xdp/{index}/{program}/0");
     let _forged = lab.server.enter(|| listen(vec![forged])).unwrap();
-    is_refused_for(&lab, owner.pid);
+    is_refused_because_of(&lab, owner.pid);
 }
 
 #[test]
-fn a_firewall_is_not_passed_by_without_leave() {
+fn firewall_rules_are_bypassed_only_with_the_option() {
     needs_root!();
     needs!(program "python3", program "nft");
     let lab = Lab::builder().build().unwrap();
@@ -398,9 +397,9 @@ fn a_firewall_is_not_passed_by_without_leave() {
     assert!(said.lines().count() == 1 && said.contains("(nftables: 1 rule)"), "{said}");
 }
 
-/// Who has written over its environment is known by the mark of its own run, and is not taken for one of another.
+/// A process that has overwritten its environment is recognised by the mark of its run, and does not count for another run.
 #[test]
-fn a_guard_ends_with_its_run_whoever_else_has_hidden_his() {
+fn a_guard_ends_with_its_own_run_and_not_with_another() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
@@ -417,16 +416,16 @@ fn a_guard_ends_with_its_run_whoever_else_has_hidden_his() {
     let mut hidden = lab.server.command(BUSYPOLL);
     let hidden = Running::start(hidden.args(dev).args(["python3", "-c", HIDES]));
     let begins = || run_on_host(&lab.server, &[&dev[..], &["true"]].concat()).status.success();
-    // More than a look of the guard's.
+    // Longer than the guard's interval between scans.
     thread::sleep(Duration::from_millis(1500));
     assert!(!begins());
     drop(hidden);
     wait_until("the interface is free", begins);
 }
 
-/// Data and the end, as the kernel would have seen to.
+/// The data and the FIN arrive, as with the kernel.
 #[test]
-fn who_ends_by_itself_has_its_last_word() {
+fn a_program_that_ends_by_itself_delivers_its_data() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
@@ -435,16 +434,16 @@ fn who_ends_by_itself_has_its_last_word() {
         server.listens(&lab);
         let at = SocketAddr::new(lab.server.ipv4().into(), PORT);
         let mut stream = lab.client.enter(|| TcpStream::connect(at)).unwrap().unwrap();
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).unwrap();
-        assert_eq!(heard.len(), 256 * 2000, "{how}");
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert_eq!(received.len(), 256 * 2000, "{how}");
         assert_eq!(server.run.child.wait().unwrap().code(), Some(7));
         assert_eq!(server.said(), "");
     }
 }
 
 #[test]
-fn what_stands_in_the_way_is_one_line() {
+fn an_unusable_interface_is_reported_in_one_line() {
     needs_root!();
     needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
@@ -459,18 +458,18 @@ fn what_stands_in_the_way_is_one_line() {
     let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
     fails_with(&run_on_host(&large.server, &run), &["--dev", device, "MTU", "9000"]);
     let run = |device| run_on_host(&lab.server, &["run", "--plane", "stack", "--dev", device, "--", "true"]);
-    // A program that opens no socket changes nothing, and needs nothing.
+    // A program that opens no socket needs no interface.
     let output = run(down);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    // What can never be had is said once.
+    // An interface that can never be used is reported once.
     let output = run("lo");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.lines().count() == 1, "{output:?}");
     assert!(said.contains("nothing on it is accelerated"), "{said}");
 }
 
-/// The time on the CPU that a process takes in a second, in clock ticks of a hundredth.
-fn busy(pid: u32) -> u64 {
+/// The CPU time that a process uses in a second, in clock ticks of a hundredth.
+fn cpu_ticks(pid: u32) -> u64 {
     let ticks = || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -481,13 +480,13 @@ fn busy(pid: u32) -> u64 {
     ticks() - before
 }
 
-/// Connections of user 65534 to the guards on the server.
-fn silent_strangers(lab: &Lab, count: usize) -> Vec<Socket> {
+/// Connections of user 65534 to the guard on the server, which send nothing.
+fn silent_clients(lab: &Lab, count: usize) -> Vec<Socket> {
     let connect = || {
         let sockets = fs::read_to_string("/proc/thread-self/net/unix").unwrap();
         let name = sockets.lines().find_map(|line| line.split_once("@busypoll/guard/")).unwrap().1;
         let guard = SockAddr::unix(format!("\0busypoll/guard/{name}")).unwrap();
-        // SAFETY: a plain call, which concerns this thread alone. It ends with its work.
+        // SAFETY: a plain call, which concerns only this thread. The thread ends with this closure.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
         let connected = || {
             let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
@@ -503,7 +502,7 @@ fn silent_strangers(lab: &Lab, count: usize) -> Vec<Socket> {
 }
 
 #[test]
-fn who_connects_to_a_guard_and_says_nothing_is_no_trouble() {
+fn clients_that_connect_to_a_guard_and_send_nothing_do_no_harm() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
@@ -512,17 +511,17 @@ fn who_connects_to_a_guard_and_says_nothing_is_no_trouble() {
     let guard = guard_of(server.pid);
     let descriptors = || fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count();
     let before = descriptors();
-    let strangers = silent_strangers(&lab, 500);
+    let clients = silent_clients(&lab, 500);
     wait_until("few are kept", || descriptors() <= before + 16);
     assert!(sockets(&lab).contains("LISTEN"));
     wait_until("none is, after a while", || descriptors() == before);
-    assert!(busy(guard) < 20, "it spins");
-    drop(strangers);
+    assert!(cpu_ticks(guard) < 20, "it spins");
+    drop(clients);
 }
 
-/// They may use up a table of descriptors that is small from the start.
+/// Clients may use up the guard's descriptors if its limit is small.
 #[test]
-fn a_guard_without_descriptors_waits_for_some() {
+fn a_guard_without_free_descriptors_waits_for_some() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
@@ -532,13 +531,13 @@ fn a_guard_without_descriptors_waits_for_some() {
     let limit = |most: libc::rlim_t| {
         let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
         let pid = guard.cast_signed();
-        // SAFETY: reads a limit, and writes none.
+        // SAFETY: the kernel reads the limit and writes nothing back.
         unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()) }
     };
     assert_eq!(limit(3), 0);
-    let strangers = silent_strangers(&lab, 3);
-    assert!(busy(guard) < 20, "it spins");
+    let clients = silent_clients(&lab, 3);
+    assert!(cpu_ticks(guard) < 20, "it spins");
     assert_eq!(limit(1024), 0);
     assert!(sockets(&lab).contains("LISTEN"));
-    drop(strangers);
+    drop(clients);
 }

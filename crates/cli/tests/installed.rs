@@ -1,4 +1,4 @@
-//! What an installed command must know: its build and the library's, completions, manual pages.
+//! What an installed command provides: its build and the library's, completions, manual pages.
 
 mod support;
 
@@ -22,11 +22,11 @@ fn the_version_names_the_build() {
 }
 
 #[test]
-fn a_library_of_another_build_is_named_and_the_program_runs() {
+fn a_library_of_another_build_is_reported_and_the_program_runs() {
     let folder = tempfile("other-build");
     let bytes = fs::read(library()).unwrap();
     let build = busypoll_policy::BUILD.as_bytes();
-    // The note: its owner, and behind that the build.
+    // The ELF note: its owner, followed by the build.
     let owner = b"busypoll\0\0\0\0";
     let note = [owner, build].concat();
     let at = bytes.windows(note.len()).position(|w| w == note).expect("no note in the library");

@@ -1,5 +1,5 @@
-//! Runs that are killed, or stopped with Ctrl-C, in the middle: the interface works for the kernel at once, no
-//! XDP program and no namespace stays, and the next run is clean.
+//! Runs that are killed, or stopped with Ctrl-C, in the middle: the interface works for the kernel at once, no XDP
+//! program and no namespace remains, and the next run works.
 
 mod support;
 
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use support::*;
 
 const ARM: &str = "stack-xdp-udp-busy-poll";
-/// Where `serve` listens unless told.
+/// The default port of `serve`.
 const PORT: u16 = 7117;
 
 /// A bench in a process group of its own, as a terminal starts it.
@@ -25,20 +25,20 @@ fn start(mut command: Command, arguments: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What a terminal does at Ctrl-C, or `kill -9`; the shell calls the status of the first 130.
+/// Sends the signal as a terminal does at Ctrl-C, or as `kill -9`; a shell reports the former as status 130.
 fn end_by(signal: Signal, child: &mut Child) {
     kill_process_group(Pid::from_child(child), signal).unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(signal.as_raw()));
 }
 
-/// The stack has a socket on the server: its kernel socket reserves the port.
+/// Whether the stack has a socket on the server: its companion reserves the port.
 fn is_serving(server: &LabHost) -> bool {
     let table = || fs::read_to_string("/proc/thread-self/net/udp").unwrap();
     server.enter(table).unwrap().contains(&format!(":{PORT:04X} "))
 }
 
-/// A datagram from kernel to kernel, over ports the stack had a moment ago.
-fn kernels_talk(from: &LabHost, to: &LabHost) {
+/// A datagram from kernel to kernel, over ports that the stack had just before.
+fn kernels_exchange(from: &LabHost, to: &LabHost) {
     let receiver = to.enter(|| UdpSocket::bind((to.ipv4(), PORT))).unwrap().unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let sender = from.enter(|| UdpSocket::bind((from.ipv4(), PORT))).unwrap().unwrap();
@@ -51,7 +51,7 @@ fn are_unloaded(programs: &[u32]) {
     wait_until("the XDP program is unloaded", || !programs.iter().any(|id| is_loaded(*id)));
 }
 
-/// The bench and server of one lab, in the middle of an arm over AF_XDP at both ends.
+/// The bench and the server of one lab, in the middle of an arm over AF_XDP at both ends.
 fn in_the_middle(lab: &Lab, server: &Serving) -> Child {
     let device = lab.client.interface();
     let arguments = ["--host", "10.77.0.2", "--dev", device, "--arms", ARM, "--duration", "30s"];
@@ -79,7 +79,7 @@ fn serve(lab: &Lab) -> Serving {
 }
 
 #[test]
-fn a_server_that_is_killed_leaves_the_interface_to_the_kernel() {
+fn a_killed_server_leaves_the_interface_to_the_kernel_and_the_bench_ends() {
     needs_root!();
     for signal in [Signal::KILL, Signal::INT] {
         let lab = Lab::builder().build().unwrap();
@@ -88,7 +88,7 @@ fn a_server_that_is_killed_leaves_the_interface_to_the_kernel() {
         let programs = programs_of(server.child.id());
         rustix::process::kill_process(Pid::from_child(&server.child), signal).unwrap();
         assert_eq!(server.child.wait().unwrap().signal(), Some(signal.as_raw()));
-        kernels_talk(&lab.client, &lab.server);
+        kernels_exchange(&lab.client, &lab.server);
         drop(lab.server.enter(|| TcpListener::bind((lab.server.ipv4(), 7))).unwrap().unwrap());
         are_unloaded(&programs);
         // The bench does not wait for ever.
@@ -103,7 +103,7 @@ fn a_server_that_is_killed_leaves_the_interface_to_the_kernel() {
 }
 
 #[test]
-fn a_bench_that_is_killed_leaves_interface_and_server_in_order() {
+fn a_killed_bench_leaves_interface_and_server_usable() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let server = serve(&lab);
@@ -113,12 +113,12 @@ fn a_bench_that_is_killed_leaves_interface_and_server_in_order() {
         end_by(signal, &mut bench);
         are_unloaded(&programs);
         wait_until("the server has noticed", || !is_serving(&lab.server));
-        kernels_talk(&lab.server, &lab.client);
+        kernels_exchange(&lab.server, &lab.client);
         a_clean_run(&lab);
     }
 }
 
-/// Neither end waits for ever for the other, and the server serves the next bench.
+/// Neither end waits for ever, and the server serves the next bench.
 #[test]
 fn a_link_that_goes_down_ends_the_bench() {
     needs_root!();
@@ -142,7 +142,7 @@ fn a_link_that_goes_down_ends_the_bench() {
     a_clean_run(&lab);
 }
 
-/// The network namespaces that a process lives in or holds, but for the test's own.
+/// The network namespaces that a process lives in or holds, except the test's own.
 fn namespaces_of(process: &Path) -> BTreeSet<PathBuf> {
     let links = |folder: &str| fs::read_dir(process.join(folder)).into_iter().flatten().flatten();
     let tasks = links("task").map(|task| task.path().join("ns/net"));
@@ -154,7 +154,7 @@ fn namespaces_of(process: &Path) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-fn somebody_has(namespaces: &BTreeSet<PathBuf>) -> bool {
+fn is_any_in_use(namespaces: &BTreeSet<PathBuf>) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes.into_iter().any(|process| !namespaces_of(&process.path()).is_disjoint(namespaces))
 }
@@ -164,9 +164,9 @@ fn sysctls() -> [String; 2] {
         .map(|name| fs::read_to_string(format!("/proc/sys/net/core/{name}")).unwrap())
 }
 
-/// The main job, with a lab of its own.
+/// The default bench, with a lab of its own.
 #[test]
-fn a_killed_benchmark_takes_its_lab_with_it() {
+fn a_killed_bench_takes_its_lab_with_it() {
     needs_root!();
     let before = sysctls();
     for signal in [Signal::KILL, Signal::INT] {
@@ -181,9 +181,9 @@ fn a_killed_benchmark_takes_its_lab_with_it() {
             namespaces_of(&process).len() == 4 && !programs_of(bench.id()).is_empty()
         });
         let (namespaces, programs) = (namespaces_of(&process), programs_of(bench.id()));
-        assert!(somebody_has(&namespaces));
+        assert!(is_any_in_use(&namespaces));
         end_by(signal, &mut bench);
-        assert!(!somebody_has(&namespaces));
+        assert!(!is_any_in_use(&namespaces));
         are_unloaded(&programs);
         let run = ["bench", "--arms", ARM, "--duration", "500ms", "--rounds", "2"];
         let output = run_locally(&run);

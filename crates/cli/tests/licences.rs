@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-/// Each suffices by itself.
-const FINE: &[&str] = &[
+/// Each licence is sufficient by itself.
+const PERMITTED: &[&str] = &[
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -18,23 +18,23 @@ const FINE: &[&str] = &[
     "Zlib",
 ];
 
-/// Whether an SPDX expression can be met by [`FINE`] licences alone. `AND` binds tighter than `OR`.
-fn is_fine(expression: &str) -> bool {
+/// Whether an SPDX expression can be satisfied with [`PERMITTED`] licences alone. `AND` binds tighter than `OR`.
+fn is_permitted(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], " ").replace('/', " OR ");
     if expression.contains('(') {
-        // Nothing cleverer is needed than that every licence named inside the parentheses be fine.
+        // It is enough to require that every licence inside the parentheses is fine.
         return plain
             .split(" AND ")
             .flat_map(|part| part.split(" OR "))
-            .all(|licence| FINE.contains(&licence.trim()));
+            .all(|licence| PERMITTED.contains(&licence.trim()));
     }
     plain
         .split(" OR ")
-        .any(|choice| choice.split(" AND ").all(|licence| FINE.contains(&licence.trim())))
+        .any(|choice| choice.split(" AND ").all(|licence| PERMITTED.contains(&licence.trim())))
 }
 
 #[test]
-fn every_dependency_has_a_licence_that_fits() {
+fn every_dependency_has_a_permitted_licence() {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--locked", "--format-version=1", "--filter-platform"])
         .arg("x86_64-unknown-linux-gnu")
@@ -44,22 +44,22 @@ fn every_dependency_has_a_licence_that_fits() {
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let packages = metadata["packages"].as_array().expect("packages");
     assert!(packages.len() > 20, "the list cannot be that short: {}", packages.len());
-    let unfit: Vec<String> = packages
+    let forbidden: Vec<String> = packages
         .iter()
-        .filter(|package| !package["license"].as_str().is_some_and(is_fine))
+        .filter(|package| !package["license"].as_str().is_some_and(is_permitted))
         .map(|package| {
             format!("{} {}: {}", package["name"], package["version"], package["license"])
         })
         .collect();
-    assert!(unfit.is_empty(), "{unfit:#?}");
+    assert!(forbidden.is_empty(), "{forbidden:#?}");
 }
 
 #[test]
-fn the_check_can_tell() {
+fn the_check_tells_permitted_from_other_licences() {
     for fine in ["MIT OR GPL-2.0", "MIT/Apache-2.0", "(MIT OR Apache-2.0) AND Unicode-3.0"] {
-        assert!(is_fine(fine), "{fine}");
+        assert!(is_permitted(fine), "{fine}");
     }
-    for unfit in ["GPL-2.0-only", "MIT AND GPL-2.0", "(MIT OR GPL-2.0) AND ISC", "MPL-2.0"] {
-        assert!(!is_fine(unfit), "{unfit}");
+    for forbidden in ["GPL-2.0-only", "MIT AND GPL-2.0", "(MIT OR GPL-2.0) AND ISC", "MPL-2.0"] {
+        assert!(!is_permitted(forbidden), "{forbidden}");
     }
 }

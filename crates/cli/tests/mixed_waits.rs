@@ -1,7 +1,7 @@
-//! poll, select and epoll of one program, run on the plain kernel and on the stack plane: what they say must be the
-//! same, word for word (`programs/mixed.c`); so must what signals do to calls that wait, and what becomes of threads
-//! that wait before their socket comes to life, of sets that it is taken out of meanwhile, and of
-//! the numbers they wait for (`programs/late.c`), and what is done to sockets below the C library's socket calls (`programs/below.c`).
+//! poll, select and epoll of one program, run on the plain kernel and on the stack plane: the output must be the same,
+//! word for word (`programs/mixed.c`). So must the effect of signals on waiting calls; of waits that begin before their
+//! socket is activated; of removing the socket from the set, or closing its number, meanwhile (`programs/late.c`); and of
+//! calls on sockets below the C library's socket functions (`programs/below.c`).
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -34,7 +34,7 @@ fn program(name: &str) -> &'static Path {
     })
 }
 
-/// Serves what the program asks of its peer, as long as the test runs.
+/// Runs the peer that the program needs, as long as the test runs.
 fn serve(host: &LabHost) {
     let here = host.ipv4();
     host.enter(move || {
@@ -48,14 +48,14 @@ fn serve(host: &LabHost) {
         });
         thread::spawn(move || {
             for stream in tcp.incoming().flatten() {
-                thread::spawn(move || oblige(stream));
+                thread::spawn(move || serve_connection(stream));
             }
         });
     })
     .unwrap();
 }
 
-fn oblige(mut stream: TcpStream) -> Option<()> {
+fn serve_connection(mut stream: TcpStream) -> Option<()> {
     let mut first = [0];
     loop {
         stream.read_exact(&mut first).ok()?;
@@ -68,7 +68,7 @@ fn oblige(mut stream: TcpStream) -> Option<()> {
             }
             b'h' => {
                 stream.shutdown(std::net::Shutdown::Write).ok()?;
-                // Until the other side ends it.
+                // Until the other side closes.
                 while stream.read(&mut first).ok()? > 0 {}
                 return None;
             }
@@ -79,7 +79,7 @@ fn oblige(mut stream: TcpStream) -> Option<()> {
                 let to = SocketAddr::new(stream.peer_addr().ok()?.ip(), port);
                 let mut other = TcpStream::connect(to).ok()?;
                 other.write_all(b"hello").ok()?;
-                // Until the other side ends it.
+                // Until the other side closes.
                 while other.read(&mut first).ok()? > 0 {}
             }
             _ => stream.write_all(&first).ok()?,
@@ -87,7 +87,7 @@ fn oblige(mut stream: TcpStream) -> Option<()> {
     }
 }
 
-/// What the program says in one case, by the plain kernel or on the stack plane.
+/// The output of the program in one case, on the plain kernel or on the stack plane.
 fn transcript(lab: &Lab, name: &str, case: &str, stack: bool) -> String {
     let mut command = if stack {
         let mut command = lab.server.command(BUSYPOLL);
@@ -100,7 +100,7 @@ fn transcript(lab: &Lab, name: &str, case: &str, stack: bool) -> String {
     command.arg(lab.client.ipv4().to_string()).arg(case);
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Whatever stays with the kernel is said; so is, on a busy machine, that polling is of no use there.
+    // A socket left to the kernel would be reported; on a busy machine so may useless polling, which is accepted.
     let stderr = String::from_utf8_lossy(&output.stderr);
     let silent =
         stderr.lines().all(|line| line.ends_with("are there enough CPUs for it and its peer?"));
@@ -108,8 +108,8 @@ fn transcript(lab: &Lab, name: &str, case: &str, stack: bool) -> String {
     said
 }
 
-/// Runs one case of a program both ways.
-fn same(name: &str, case: &str) {
+/// Runs one case of a program on both and compares.
+fn is_as_plain(name: &str, case: &str) {
     let lab = Lab::builder().build().unwrap();
     serve(&lab.client);
     let (plain, stack) = (transcript(&lab, name, case, false), transcript(&lab, name, case, true));
@@ -123,7 +123,7 @@ macro_rules! cases {
         fn $case() {
             needs_root!();
             needs!(program "cc");
-            same(stringify!($name), stringify!($case));
+            is_as_plain(stringify!($name), stringify!($case));
         }
     )* };
 }

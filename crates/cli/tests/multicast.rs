@@ -1,5 +1,5 @@
-//! Multicast on the stack plane: an unmodified program joins groups in the kernel's ways, and has what comes for them
-//! over our queues.
+//! Multicast on the stack plane: an unmodified program joins groups with the kernel's socket options, and receives their
+//! packets over our queues.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -32,8 +32,8 @@ fn program(lab: &Lab, run: &[&str]) -> Running {
     Running::start(command.arg(lab.client.ipv4().to_string()))
 }
 
-/// Multicast packets that the server's kernel has taken in.
-fn taken_by_kernel(lab: &Lab) -> u64 {
+/// Multicast packets that the server's kernel has received.
+fn received_by_kernel(lab: &Lab) -> u64 {
     let table = succeeds(lab.server.command("cat").arg("/proc/net/netstat"));
     let mut rows = table.lines().filter(|line| line.starts_with("IpExt:"));
     let (names, values) = (rows.next().unwrap(), rows.next().unwrap());
@@ -59,7 +59,7 @@ impl Publisher<'_> {
         socket.send_to(what.as_bytes(), to).unwrap();
     }
 
-    /// Publishes and expects these members of `running` to say that they have received it, and no others.
+    /// Publishes, and expects exactly these members of `running` to print that they have received it.
     fn reaches(&self, running: &mut Running, group: &str, what: &str, members: &[&str]) {
         self.publish(group, what);
         let mut told = BTreeSet::new();
@@ -74,12 +74,12 @@ impl Publisher<'_> {
     }
 }
 
-/// What it receives is the same by the kernel alone and on the stack plane.
-fn hears_its_groups(run: &[&str]) -> u64 {
+/// The program receives the same on the kernel and on the stack plane; the packets that the kernel received.
+fn receives_its_groups(run: &[&str]) -> u64 {
     let lab = Lab::builder().build().unwrap();
     let mut running = program(&lab, run);
     let publisher = Publisher::new(&lab);
-    let before = taken_by_kernel(&lab);
+    let before = received_by_kernel(&lab);
     for i in 0..20 {
         let what = |name: &str| format!("{name}{i}");
         publisher.reaches(&mut running, "239.7.0.1", &what("a"), &["by_address", "by_request"]);
@@ -90,25 +90,25 @@ fn hears_its_groups(run: &[&str]) -> u64 {
     running.send_line("leave");
     running.wait_for("done leave");
     publisher.reaches(&mut running, "239.7.0.1", "left", &["by_address"]);
-    let taken = taken_by_kernel(&lab) - before;
+    let taken = received_by_kernel(&lab) - before;
     running.end();
     taken
 }
 
 #[test]
-fn an_unmodified_program_hears_its_groups_over_our_queues() {
+fn an_unmodified_program_receives_its_groups_over_our_queues() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
-    let by_kernel = hears_its_groups(&[]);
+    let by_kernel = receives_its_groups(&[]);
     assert!(by_kernel >= 61, "the counter counts: {by_kernel}");
-    let with_us = hears_its_groups(&["run", "--plane", "stack"]);
+    let with_us = receives_its_groups(&["run", "--plane", "stack"]);
     assert!(with_us <= 6, "{with_us} of 61 went through the kernel");
 }
 
-/// What others on the machine join, too, both hear.
+/// If another program joins the same group, both receive.
 #[test]
-fn a_group_is_shared_with_other_programs() {
+fn a_group_that_another_program_joins_reaches_both() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -117,12 +117,12 @@ fn a_group_is_shared_with_other_programs() {
     let publisher = Publisher::new(&lab);
     publisher.reaches(&mut ours, "239.7.0.2", "alone", &["at_the_group"]);
     let mut other = program(&lab, &[]);
-    // A second may pass until that is seen.
+    // The check for such programs runs once a second.
     wait_until("the group is the kernel's", || {
-        let before = taken_by_kernel(&lab);
+        let before = received_by_kernel(&lab);
         publisher.publish("239.7.0.2", "again");
         ours.wait_for("at_the_group again");
-        taken_by_kernel(&lab) > before
+        received_by_kernel(&lab) > before
     });
     other.wait_for("at_the_group again");
     publisher.publish("239.7.0.2", "both");
@@ -130,10 +130,10 @@ fn a_group_is_shared_with_other_programs() {
     other.wait_for("at_the_group both");
     other.end();
     wait_until("the group is ours", || {
-        let before = taken_by_kernel(&lab);
+        let before = received_by_kernel(&lab);
         publisher.publish("239.7.0.2", "again");
         ours.wait_for("at_the_group again");
-        taken_by_kernel(&lab) == before
+        received_by_kernel(&lab) == before
     });
     ours.end();
 }

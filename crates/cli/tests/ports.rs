@@ -1,6 +1,6 @@
-//! Local ports on the stack plane, as on the plain kernel (`programs/ports.c`): whatever port the kernel chooses, names
-//! or has in TIME_WAIT, a connect from it succeeds and a listener at it is served; and neither asks the kernel for a list
-//! of its connections.
+//! Local ports on the stack plane, compared with the plain kernel (`programs/ports.c`): a connect from a port that the
+//! kernel chooses, that is given, or that the kernel has in TIME_WAIT succeeds, and a listener on it is served. Neither asks
+//! the kernel for a list of its connections.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -37,7 +37,7 @@ fn lab() -> (Lab, Running) {
     (lab, peer)
 }
 
-/// The program on the client of `lab`, started by the words of `how`.
+/// The program on the client of `lab`, started by the command line `how`.
 fn command(lab: &Lab, how: &[&str], words: &[&str]) -> Command {
     let (own, far) = (lab.client.ipv4().to_string(), lab.server.ipv4().to_string());
     let all: Vec<&str> = [how, if how.is_empty() { &[] } else { &["--"] }].concat();
@@ -48,12 +48,12 @@ fn command(lab: &Lab, how: &[&str], words: &[&str]) -> Command {
     command
 }
 
-/// What it says.
+/// Its output.
 fn output_of(lab: &Lab, how: &[&str], words: &[&str]) -> String {
     let output = command(lab, how, words).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{:?} {said}", output.status);
-    // Nothing was left to the kernel.
+    // No socket was left to the kernel.
     assert!(!said.contains("stays with the kernel"), "{said}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -66,7 +66,7 @@ fn all_of_port_zero(rounds: u32) {
     assert_eq!(told, wanted);
 }
 
-/// Of 28,000 ports some come again while a connection of their last life is in TIME_WAIT here.
+/// Of 28,000 ports some are chosen again while an earlier connection from them is in TIME_WAIT here.
 #[test]
 fn listeners_on_port_0_are_served_and_connects_succeed() {
     needs_root!();
@@ -83,9 +83,9 @@ fn listeners_on_port_0_are_served_and_connects_succeed_100_000_times() {
     }
 }
 
-/// In few ports they come again at once.
+/// With few ports they are chosen again at once.
 #[test]
-fn port_0_among_few_ports_is_as_plain() {
+fn port_0_among_few_ports_gives_the_same_as_plain() {
     needs_root!();
     needs!(program "cc");
     let told = [&PLAIN[..], &STACK].map(|how| {
@@ -97,9 +97,9 @@ fn port_0_among_few_ports_is_as_plain() {
     assert_eq!(told[0], told[1]);
 }
 
-/// The kernel would answer the SYN-ACK with a reset, believing that it is of its own connection.
+/// The kernel must not take the SYN-ACK for a segment of its own TIME_WAIT connection, and reset it.
 #[test]
-fn a_connect_from_where_the_kernel_has_time_wait_succeeds() {
+fn a_connect_from_a_port_in_the_kernel_s_time_wait_succeeds() {
     needs_root!();
     needs!(program "cc");
     let (lab, _peer) = lab();
@@ -109,9 +109,9 @@ fn a_connect_from_where_the_kernel_has_time_wait_succeeds() {
     }
 }
 
-/// Two processes with one port, which the kernel knows of one of them.
+/// Two processes use one port; the kernel knows the connection of one of them.
 #[test]
-fn a_connection_that_the_kernel_has_is_not_made_again() {
+fn a_connect_that_the_kernel_has_already_is_refused() {
     needs_root!();
     needs!(program "cc");
     let told = [&PLAIN[..], &STACK].map(|how| {
@@ -136,9 +136,9 @@ fn a_backlog_is_unsigned() {
     }
 }
 
-/// It is kept for the connections to come, and serves the first client.
+/// The port stays reserved for later connections, but the program may bind it.
 #[test]
-fn the_port_of_a_connection_that_is_over_is_free() {
+fn the_port_of_an_ended_connection_can_be_bound() {
     needs_root!();
     needs!(program "cc");
     let (lab, _peer) = lab();
@@ -147,9 +147,9 @@ fn the_port_of_a_connection_that_is_over_is_free() {
     }
 }
 
-/// One process lets go of a port and keeps its connections, another listens there: a service is started anew.
+/// A service is restarted: one process closes its listener and keeps its connections, another listens on the port.
 #[test]
-fn a_port_whose_listener_is_closed_is_for_others_and_its_connections_go_on() {
+fn after_a_listener_closes_another_process_gets_the_port_and_connections_continue() {
     needs_root!();
     needs!(program "cc");
     for how in [&PLAIN[..], &STACK] {
@@ -179,7 +179,7 @@ fn dumps(lab: &Lab, words: &[&str], rounds: u32) -> usize {
 }
 
 #[test]
-fn neither_a_bound_connect_nor_a_listener_asks_for_all_connections() {
+fn neither_a_bound_connect_nor_a_listener_dumps_the_kernel_s_connections() {
     needs_root!();
     needs!(program "cc", program "strace");
     let (lab, _peer) = lab();
@@ -189,10 +189,10 @@ fn neither_a_bound_connect_nor_a_listener_asks_for_all_connections() {
     }
 }
 
-/// For who measures.
+/// For measurements.
 #[test]
 #[ignore = "a measurement"]
-fn what_ports_cost() {
+fn cost_of_ports() {
     needs_root!();
     let (lab, _peer) = lab();
     for words in

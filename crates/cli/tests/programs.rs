@@ -1,5 +1,5 @@
-//! Real programs as Debian ships them, under `busypoll run`: each does its work correctly, and its waits
-//! busy poll. One table, run once for each plane.
+//! Real programs as Debian ships them, under `busypoll run`: each does its work correctly, and its waits busy poll. One
+//! table, run once for each plane.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -29,7 +29,7 @@ plane! { kernel:
     python_asyncio java_nio go_echo quickfix
 }
 
-// Go makes its system calls itself: no library can put a stack below it.
+// Go makes its system calls itself, so the preload library does not see its sockets.
 plane! { stack:
     sockperf_udp_ping_pong sockperf_tcp_ping_pong sockperf_under_load sockperf_throughput
     redis redis_saves_in_the_background memcached nginx iperf3

@@ -1,5 +1,5 @@
-//! Socket calls of Python programs on the stack plane, against a peer on another host: `programs/calls.py` is as it
-//! is without us, and `programs/fork.py` says what children have.
+//! Socket calls of Python programs on the stack plane, against a peer on another host: `programs/calls.py` gives the same
+//! results as without busypoll, and children have what docs/stack-plane.md says (`programs/fork.py`).
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -11,12 +11,12 @@ use busypoll_lab::{Lab, needs, needs_root};
 use echo::*;
 use support::*;
 
-/// Runs the program in front of the stack.
+/// The command line that runs a program on the stack plane.
 const STACK: [&str; 5] = [BUSYPOLL, "run", "--plane", "stack", "--dev"];
-/// A call that hangs ends the program; a run takes a few seconds.
+/// Seconds until a program with a call that hangs is ended; a run takes a few seconds.
 const LIMIT: &str = "60";
 
-/// What a program of `programs` says on the server of a lab, its peer being on the other host.
+/// The output of a program of `programs` on the server of a lab, with its peer on the other host.
 fn output_of(program: &str, in_front: &[&str], what: &[&str]) -> String {
     let lab = Lab::builder().build().unwrap();
     let mut peer = lab.client.command("python3");
@@ -32,7 +32,7 @@ fn in_stack() -> Vec<&'static str> {
 }
 
 #[test]
-fn calls_are_as_without_us() {
+fn calls_return_the_same_as_without_busypoll() {
     needs_root!();
     needs!(program "python3", program "timeout");
     let _one = one_test_at_a_time();
@@ -42,7 +42,7 @@ fn calls_are_as_without_us() {
 }
 
 #[test]
-fn children_have_what_is_said_of_them() {
+fn children_have_the_sockets_that_the_documents_promise() {
     needs_root!();
     needs!(program "python3", program "timeout");
     let _one = one_test_at_a_time();
