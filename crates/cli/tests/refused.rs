@@ -1,5 +1,5 @@
-//! What the command refuses, and machines that do not allow what it needs: one line with cause and remedy,
-//! exit code 2, nothing left behind.
+//! Requests that the command refuses, and machines that do not allow what it needs: one line with cause and remedy, exit
+//! code 2, nothing left behind.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -26,7 +26,7 @@ fn ip(host: &LabHost, arguments: &str) {
 }
 
 #[test]
-fn absurd_figures_are_named_with_what_would_do() {
+fn impossible_values_are_named_with_the_permitted_ones() {
     for (arguments, wanted) in [
         (&["--size", "0,1"][..], &["--size", "0,1", "at least 1 byte"][..]),
         (&["--size", "65508,1"], &["--size", "65508 bytes", "at most 65507"]),
@@ -89,7 +89,7 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["doctor", "--pid", "-1"], &["'-1'", "--pid", "pgrep"]),
         (&["tune", "plan", "busy-poll", "--sockets", "-1"], &["'-1'", "--sockets"]),
         (&["run", "--busy-poll", "-1", "--", "true"], &["'-1'", "--busy-poll", "not a time"]),
-        // Where no value is meant.
+        // For commands that take no value.
         (&["tune", "rollback", "-1"], &["unexpected argument '-1'"]),
         (&["doctor", "--pid", "nginx"], &["--pid", "'nginx'", "pgrep"]),
         (&["tune", "apply", "busy-poll", "--poller", "nginx"], &["--poller", "pgrep"]),
@@ -101,7 +101,7 @@ fn absurd_figures_are_named_with_what_would_do() {
 }
 
 #[test]
-fn a_state_directory_is_the_same_from_everywhere() {
+fn a_relative_state_directory_is_refused() {
     for arguments in [["tune", "rollback"], ["detach", "1"]] {
         let mut command = Command::new(BUSYPOLL);
         let refused = command.args(arguments).env("BUSYPOLL_STATE", "state").output().unwrap();
@@ -110,7 +110,7 @@ fn a_state_directory_is_the_same_from_everywhere() {
     }
 }
 
-/// What would have no effect is refused, not dropped.
+/// An option that would have no effect is refused, not ignored.
 #[test]
 fn options_that_exclude_each_other_are_named() {
     for (arguments, wanted) in [
@@ -135,7 +135,7 @@ fn options_that_exclude_each_other_are_named() {
 }
 
 #[test]
-fn cpus_that_are_malformed_absent_or_forbidden_are_named() {
+fn malformed_absent_or_forbidden_cpus_are_named() {
     for (cpus, wanted) in [
         ("", &["write CLIENT,SERVER"][..]),
         ("0", &["'0'", "write CLIENT,SERVER"]),
@@ -166,7 +166,7 @@ fn a_device_that_cannot_serve_is_named() {
     ip(server, &format!("link set {} down", server.interface()));
     let remedy = format!("`ip link set {} up`", server.interface());
     fails_with(&serve(server.interface()), &["--dev", "is down", &remedy]);
-    // Refused, not half taken: once up it serves.
+    // It was refused without a change: once the link is up the device serves.
     ip(server, &format!("link set {} up", server.interface()));
     Serving::start(server.command(BUSYPOLL), &serve_with(&["--dev", server.interface()])[1..]);
 }
@@ -206,7 +206,7 @@ fn a_missing_capability_is_named() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let serve = run_locally(&["serve", "--listen", &address]);
@@ -217,10 +217,10 @@ fn a_port_that_is_taken_is_named() {
     fails_with(&run_locally(&["serve", "--listen", "192.0.2.1:0"]), &["--listen", "192.0.2.1:0"]);
 }
 
-/// Somebody else has the UDP port that the bench wants of the server: the arms say so, and the server
-/// serves the next bench.
+/// Another program has the UDP port that the bench needs on the server: the arms say so, and the server serves the next
+/// bench.
 #[test]
-fn a_taken_data_port_is_told_to_the_bench() {
+fn a_data_port_in_use_is_reported_to_the_bench() {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = udp.local_addr().unwrap().to_string();
     let _server = Serving::start(Command::new(BUSYPOLL), &["--listen", &address]);
@@ -242,7 +242,7 @@ fn a_peer_that_never_answers_is_named_within_seconds() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let start = Instant::now();
-    // Nobody at the port, nobody at the address, no way to it, no such name.
+    // No listener at the port, no host at the address, no route to it, no such name.
     for (host, wanted) in [
         ("10.77.0.2", "`busypoll serve`"),
         ("10.77.0.99", "10.77.0.99"),
@@ -261,7 +261,7 @@ fn a_peer_that_never_answers_is_named_within_seconds() {
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
-/// As on a kernel built without CONFIG_XDP_SOCKETS: socket(AF_XDP, ...) gives EAFNOSUPPORT.
+/// As on a kernel built without CONFIG_XDP_SOCKETS: socket(AF_XDP, ...) fails with EAFNOSUPPORT.
 fn without_af_xdp(command: &mut Command) -> &mut Command {
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32;
     let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
@@ -276,8 +276,8 @@ fn without_af_xdp(command: &mut Command) -> &mut Command {
             statement(0x06, libc::SECCOMP_RET_ALLOW),
         ];
         let filter = libc::sock_fprog { len: 6, filter: program.as_ptr().cast_mut() };
-        // SAFETY: the filter is valid for the call, which copies it. (A caller with CAP_SYS_ADMIN needs no
-        // PR_SET_NO_NEW_PRIVS.)
+        // SAFETY: the filter is valid for the call, which copies it. (With CAP_SYS_ADMIN no PR_SET_NO_NEW_PRIVS is
+        // needed.)
         match unsafe {
             libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)
         } {
@@ -291,7 +291,7 @@ fn without_af_xdp(command: &mut Command) -> &mut Command {
 
 #[cfg(target_endian = "little")]
 #[test]
-fn a_kernel_without_af_xdp_is_called_that() {
+fn a_kernel_without_af_xdp_is_reported_as_such() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let mut serve = lab.server.command(BUSYPOLL);
@@ -300,7 +300,7 @@ fn a_kernel_without_af_xdp_is_called_that() {
         &without_af_xdp(&mut serve).output().unwrap(),
         &["CONFIG_XDP_SOCKETS", "use the `tap` driver or the kernel plane"],
     );
-    // A benchmark of many arms skips those, with the reason, and runs the rest.
+    // A benchmark of many arms skips the AF_XDP arms with the reason, and runs the rest.
     let mut bench = Command::new(BUSYPOLL);
     bench.args([
         "bench",
@@ -322,19 +322,19 @@ fn a_kernel_without_af_xdp_is_called_that() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
+fn an_unwritable_file_is_named_before_anything_is_measured() {
     let start = Instant::now();
     let folder = std::env::temp_dir();
     for (option, file) in [("--json", "/nowhere/at/all.json"), ("--svg", folder.to_str().unwrap())]
     {
         fails_with(&run_locally(&["bench", option, file]), &["cannot write", file, "where you may write"]);
     }
-    // The chart of a sweep has a place of its own.
+    // The chart of a sweep has its own path.
     let mut sweep = Command::new(BUSYPOLL);
     let output = sweep.args(["bench", "--sweep", "size"]).current_dir("/proc").output().unwrap();
     fails_with(&output, &["cannot write busypoll-size.svg"]);
     assert!(start.elapsed() < Duration::from_secs(20));
-    // Asking whether a file could be written leaves none.
+    // The check whether a file can be written leaves no file.
     let file = folder.join(format!("busypoll-refused-{}.json", std::process::id()));
     let arguments = ["bench", "--json", file.to_str().unwrap(), "--host", "no-such-host.invalid"];
     fails_with(&run_locally(&arguments), &["no-such-host.invalid"]);
@@ -342,13 +342,13 @@ fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
 }
 
 #[test]
-fn an_unknown_device_is_named_before_the_peer_is_asked() {
+fn an_unknown_device_is_named_before_the_peer_is_contacted() {
     let arguments = ["bench", "--host", "192.0.2.1", "--dev", "nosuch0"];
     fails_with(&run_locally(&arguments), &["--dev", "nosuch0"]);
 }
 
 #[test]
-fn attach_changes_nothing_that_it_cannot_write_down() {
+fn attach_changes_nothing_if_its_journal_cannot_be_written() {
     needs_root!();
     needs!(program "python3", program "unshare", program "mount");
     const PORT: u16 = 7400;

@@ -1,4 +1,4 @@
-//! `busypoll run`: what it refuses, that the program is otherwise itself, and that its waits busy poll.
+//! `busypoll run`: what it refuses, that the program otherwise runs as without it, and that its waits busy poll.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -50,12 +50,12 @@ fn compiled(name: &str, options: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn mistakes_are_one_line() {
+fn mistakes_get_one_line() {
     let refused = |arguments: &[&str], wanted: &[&str]| {
         fails_with(&run_locally(&[&["run"], arguments].concat()), wanted);
     };
     refused(&["--foo", "--", "true"], &["unexpected argument '--foo'"]);
-    // As env(1): 127 where there is none, 126 where it cannot be started.
+    // As for env(1): 127 if there is no such program, 126 if it cannot be started.
     let not_run = |program: &str, code: i32, wanted: &[&str]| {
         fails_with_code(&run_locally(&["run", program]), code, wanted);
     };
@@ -101,7 +101,7 @@ fn mistakes_are_one_line() {
 }
 
 #[test]
-fn the_program_is_this_process_with_its_own_status() {
+fn run_becomes_the_program_which_keeps_its_own_status() {
     assert_eq!(output(&mut sh("exit 37")).status.code(), Some(37));
     for signal in [libc::SIGTERM, libc::SIGSEGV, libc::SIGKILL, libc::SIGINT] {
         let status = output(&mut sh(&format!("ulimit -c 0; kill -{signal} $$"))).status;
@@ -114,8 +114,8 @@ fn the_program_is_this_process_with_its_own_status() {
 }
 
 #[test]
-fn what_nobody_hears_ends_no_program() {
-    // Built by cargo beside this test.
+fn output_that_has_no_reader_ends_no_program() {
+    // Built by cargo into the same folder as this test.
     let library = std::env::current_exe().unwrap().with_file_name("libbusypoll_preload.so");
     let said =
         output(Command::new("true").env("LD_PRELOAD", &library).env("BUSYPOLL_RUN", "nothing"));
@@ -129,12 +129,12 @@ fn what_nobody_hears_ends_no_program() {
 }
 
 #[test]
-fn what_a_program_inherits_is_what_it_inherits_without() {
+fn a_program_inherits_the_same_signals_and_descriptors_as_without_run() {
     let script =
         "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ulimit -n; umask; pwd; ls /proc/self/fd";
     let mut plain = Command::new("sh");
     plain.args(["-c", script]).stdin(Stdio::null());
-    // Something blocked and something ignored, which must come through.
+    // A blocked and an ignored signal, which the program must inherit.
     let odd = || {
         // SAFETY: plain calls between fork and exec.
         unsafe {
@@ -153,7 +153,7 @@ fn what_a_program_inherits_is_what_it_inherits_without() {
 }
 
 #[test]
-fn what_rust_s_start_up_changes_is_to_the_program_what_it_is_without() {
+fn the_changes_of_rust_s_start_up_code_do_not_reach_the_program() {
     for script in [
         "RUN grep SigIgn /proc/self/status",
         "trap '' PIPE; RUN grep SigIgn /proc/self/status",
@@ -165,14 +165,14 @@ fn what_rust_s_start_up_changes_is_to_the_program_what_it_is_without() {
         };
         let plain = said("");
         assert_eq!(said(&format!("{BUSYPOLL} run --")), plain, "{script}");
-        // Where a guard is left behind, too.
+        // Also when a guard is started.
         assert_eq!(said(&format!("{BUSYPOLL} run --plane stack --dev lo --")), plain, "{script}");
     }
 }
 
-/// Another user may be the first to take a name in /dev/shm, which keeps no run from counting its spinners.
+/// Another user may have created the file in /dev/shm first; the run then counts its spinners elsewhere.
 #[test]
-fn a_name_that_another_user_has_taken_is_done_without() {
+fn a_file_in_dev_shm_of_another_user_is_not_used() {
     needs_root!();
     needs!(program "setpriv", program "unshare");
     let script = "mount -t tmpfs -o mode=1777 none /dev/shm &&
@@ -187,14 +187,14 @@ fn a_name_that_another_user_has_taken_is_done_without() {
 }
 
 #[test]
-fn the_environment_keeps_what_was_there() {
+fn the_environment_keeps_its_variables() {
     let said = text(&output(
         sh("echo $LD_PRELOAD; echo $OTHER").env("OTHER", "a b").env("LD_PRELOAD", "libm.so.6"),
     ));
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].ends_with("libbusypoll_preload.so:libm.so.6"), "{said}");
     assert_eq!(lines[1], "a b");
-    // A script without a first line that says whose.
+    // A script without an interpreter line.
     let script = temp_dir("script").join("s");
     fs::write(&script, "echo \"$1\"\n").unwrap();
     fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -202,7 +202,7 @@ fn the_environment_keeps_what_was_there() {
 }
 
 #[test]
-fn a_child_is_part_of_the_run_whatever_its_environment() {
+fn a_child_belongs_to_the_run_whatever_its_environment() {
     needs!(program "python3");
     let probe =
         "import socket; print(socket.socket(socket.AF_INET, socket.SOCK_DGRAM).getsockopt(1, 46))";
@@ -221,7 +221,7 @@ fn a_child_is_part_of_the_run_whatever_its_environment() {
 }
 
 #[test]
-fn the_policy_decides_socket_by_socket_and_the_program_s_own_wish_stands() {
+fn the_policy_decides_socket_by_socket_and_the_program_s_own_options_are_kept() {
     needs!(program "python3");
     let policy = temp_dir("policy").join("p.toml");
     let text_of_policy = "busy_poll = '30us'\n[[rule]]\nlocal_port = 7209\nbusy_poll = '90us'\n\
@@ -247,7 +247,7 @@ e = socket.socket(socket.AF_UNIX); print(get(e))
 }
 
 #[test]
-fn a_rule_knows_a_program_by_what_it_was_started_as() {
+fn a_rule_matches_the_name_that_a_program_was_started_by() {
     needs!(program "python3");
     let python =
         text(&output(Command::new("python3").args(["-c", "import sys; print(sys.executable)"])));
@@ -271,9 +271,9 @@ fn a_rule_knows_a_program_by_what_it_was_started_as() {
     }
 }
 
-/// A long spin, so that it is met.
+/// With a long polling time, so that the event falls into it.
 #[test]
-fn waits_end_as_the_kernels_own() {
+fn waits_end_on_time_signals_and_errors_as_the_kernel_s_own() {
     needs_root!();
     needs!(program "cc");
     let program = compiled("exact", &[]);
@@ -327,7 +327,7 @@ c.modify(late, select.EPOLLIN); has(c)
 }
 
 #[test]
-fn the_latency_profile_says_what_it_trades() {
+fn the_latency_profile_says_what_it_costs() {
     needs!(program "python3");
     let program = "import socket; print(socket.socket().getsockopt(socket.SOL_SOCKET, 46))";
     let with = |options: &[&str]| output(run(options).args(["python3", "-c", program]));
@@ -335,13 +335,13 @@ fn the_latency_profile_says_what_it_trades() {
     assert_eq!(text(&latency), "1000\n");
     let said = String::from_utf8_lossy(&latency.stderr).into_owned();
     assert_eq!(said.matches("busypoll: --profile latency: ").count(), 2, "{said}");
-    // What is said outright prevails, and is no trade of the profile's.
+    // An explicit option takes precedence, and is not reported as a cost of the profile.
     let own = with(&["--profile", "latency", "--busy-poll", "40us"]);
     assert_eq!(text(&own), "40\n");
 }
 
 #[test]
-fn poll_and_select_answer_as_ever() {
+fn poll_and_select_return_the_same_as_without_busypoll() {
     needs!(program "cc");
     let program = compiled("waits", &[]);
     let plain = text(&output(Command::new(&program).arg("transcript")));
@@ -353,7 +353,7 @@ fn poll_and_select_answer_as_ever() {
     }
 }
 
-/// A server that waits like this finds its packets by polling, and did not before.
+/// A server that waits in this way finds its packets by polling, and without busypoll does not.
 fn polls(program: &PathBuf, how: &str) {
     let lab = Lab::builder().build().unwrap();
     let port = PORT.to_string();
@@ -366,7 +366,7 @@ fn polls(program: &PathBuf, how: &str) {
 }
 
 #[test]
-fn whatever_it_waits_in_the_kernel_polls() {
+fn in_each_kind_of_wait_the_kernel_polls() {
     needs_root!();
     needs!(program "cc");
     let _one = one_test_at_a_time();
@@ -376,9 +376,9 @@ fn whatever_it_waits_in_the_kernel_polls() {
     }
 }
 
-/// The names that `-D_FORTIFY_SOURCE` gives the calls are in front, too.
+/// The functions that `-D_FORTIFY_SOURCE` calls are hooked too.
 #[test]
-fn calls_with_checked_sizes_are_seen_on_both_planes() {
+fn calls_with_checked_sizes_are_hooked_on_both_planes() {
     needs_root!();
     needs!(program "cc");
     let _one = one_test_at_a_time();
@@ -410,9 +410,9 @@ fn calls_with_checked_sizes_are_seen_on_both_planes() {
     }
 }
 
-/// The kernel looks at a wait's time when it has done polling.
+/// The kernel checks a wait's timeout only when it has stopped polling.
 #[test]
-fn a_wait_ends_in_its_time_however_long_it_would_poll() {
+fn a_wait_ends_at_its_timeout_however_long_it_would_poll() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -440,7 +440,7 @@ print("in time", flush=True)
 }
 
 #[test]
-fn a_static_program_too_but_for_poll() {
+fn a_static_program_polls_except_in_poll() {
     needs_root!();
     needs!(program "cc");
     let _one = one_test_at_a_time();
@@ -460,7 +460,7 @@ fn a_static_program_too_but_for_poll() {
 }
 
 #[test]
-fn an_epoll_instance_of_a_static_program_has_what_its_socket_s_rule_says() {
+fn an_epoll_instance_of_a_static_program_has_the_settings_of_its_socket_s_rule() {
     needs_root!();
     needs!(program "cc");
     let program = temp_dir("link").join("feed");
@@ -471,14 +471,14 @@ fn an_epoll_instance_of_a_static_program_has_what_its_socket_s_rule_says() {
     let lab = Lab::builder().build().unwrap();
     let mut server = run_on(&lab.server, &["--policy", policy.to_str().unwrap()]);
     let server = Running::start(server.arg(&program).args([&PORT.to_string(), "epoll"]));
-    wait_until("the instance has its socket's", || {
+    wait_until("the instance has its socket's settings", || {
         epolls(server.pid()).iter().any(|params| params.busy_poll_usecs == 210)
     });
 }
 
-/// Who reads what a static program says is done when that has ended, though its daemon and the supervisor live on.
+/// The output of a static program ends with it, though its daemon and the supervisor live on.
 #[test]
-fn a_static_daemon_leaves_nobody_at_its_output() {
+fn a_static_program_s_daemon_does_not_keep_its_output_open() {
     needs!(program "cc");
     let program = compiled("daemon", &["-static"]);
     let output = output(run(&[]).arg(&program));
@@ -488,7 +488,7 @@ fn a_static_daemon_leaves_nobody_at_its_output() {
 }
 
 #[test]
-fn a_go_server_too() {
+fn a_go_server_polls() {
     needs_root!();
     needs!(program "go");
     let _one = one_test_at_a_time();
@@ -499,7 +499,7 @@ fn a_go_server_too() {
     );
     let mut client = Client::connect(&lab, PORT);
     busy_polling_finds_packets(&lab, || client.exchange(200));
-    // Its supervisor is nobody's child and ends with it.
+    // Its supervisor is not its child, and ends with it.
     let parent = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     assert!(parent.contains(&format!("PPid:\t{}\n", std::process::id())), "{parent}");
     assert_eq!(children_of(server.pid()), 0);
@@ -527,9 +527,9 @@ fn a_supervised_program_has_its_own_status_and_outlives_a_killed_worker() {
     assert_eq!(server.child.wait().unwrap().signal(), Some(libc::SIGKILL));
 }
 
-/// Until the supervisor has heard of a call a signal may still end it, the more often the busier the machine: of some
-/// tries a good one counts. Of 1000 calls some 5 are interrupted in it, without the kernel's help 30, and 80 where who
-/// answers does other things, too.
+/// Until the supervisor has received a call, a signal may still interrupt it, more often on a busy machine; so a good series
+/// among several is enough. Of 1000 calls about 5 are interrupted; 30 without the kernel's help, and 80 if the process that
+/// answers also does other work.
 #[test]
 fn few_calls_of_a_supervised_program_are_interrupted() {
     needs_root!();
@@ -542,12 +542,12 @@ fn few_calls_of_a_supervised_program_are_interrupted() {
         seen.sort_unstable();
         seen
     };
-    // While something is compiled beside it none may be good.
+    // While a compiler runs on this machine no series may be good.
     let seen: Vec<_> = (0..5).map(|_| series()).take_while(|seen| seen[5] > 15).collect();
     assert!(seen.len() < 5, "of 1000 calls: {seen:?}");
 }
 
-/// The processes beside `program` that answer for it: each is the child of one that keeps it.
+/// The processes that answer for `program`: each is the child of another one, which restarts it.
 fn workers(program: &Path) -> Vec<Pid> {
     let processes = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
@@ -564,7 +564,7 @@ fn workers(program: &Path) -> Vec<Pid> {
         .collect()
 }
 
-/// In the midst of its calls: none is left without an answer.
+/// They are killed while calls are pending, and every call is still answered.
 #[test]
 fn a_supervised_program_outlives_its_killed_supervisors() {
     needs_root!();
@@ -587,7 +587,7 @@ fn a_supervised_program_outlives_its_killed_supervisors() {
 }
 
 #[test]
-fn two_spinners_on_one_cpu_come_to_an_end_of_it() {
+fn of_two_spinners_on_one_cpu_at_least_one_stops() {
     needs_root!();
     needs!(program "cc", program "python3");
     let _one = one_test_at_a_time();
@@ -612,7 +612,7 @@ fn two_spinners_on_one_cpu_come_to_an_end_of_it() {
             run_on(&lab.server, &[]).arg(&program).stderr(Stdio::null()),
             run_on(&lab.client, &[]).args(["python3", "-c", client]).stderr(Stdio::null()),
         );
-        // Without an end of it, each round trip would take 100 us more: ten times as long.
+        // If both went on spinning, each round trip would take 100 us more: ten times as long.
         assert!(both < plain * 3, "{how}: {plain:?} without, {both:?} with");
     }
 }

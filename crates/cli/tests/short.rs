@@ -1,6 +1,6 @@
-//! Memory that is short, and panics, in the library before a program: from the n-th allocation on for some, and in the
-//! n-th call. The program (`programs/conformance`) goes on: what cannot be served is the kernel's or an error, and one
-//! line says so. By switches of builds for tests.
+//! Memory shortage, and panics, in the preload library: from the n-th allocation on for some allocations, or in the n-th
+//! call. The program (`programs/conformance`) must continue: the socket stays with the kernel or the call returns an
+//! error, and one line says so. Uses switches that only test builds have.
 #![cfg(debug_assertions)]
 
 #[path = "support/echo.rs"]
@@ -15,11 +15,11 @@ use echo::*;
 use support::*;
 
 const PORT: &str = "7000";
-/// Of allocations and calls that find memory short.
+/// How many allocations and calls find memory short.
 const MANY: u32 = 200;
 
-/// Runs the program once for each value of a variable, on one lab. It ends by itself, whatever it finds. Gives what it
-/// said to `each`; stops where that is false.
+/// Runs the program once for each value of a variable, in one lab. It must end by itself. Passes its output to `each`, and
+/// stops when that returns false.
 fn runs(variable: &str, values: impl Iterator<Item = String>, each: impl Fn(&Output) -> bool) {
     let _one = one_test_at_a_time();
     let program = conformance("short");
@@ -47,14 +47,14 @@ fn says(output: &Output, what: &str) -> bool {
 }
 
 #[test]
-fn memory_that_is_short_for_a_while_is_an_error_or_leaves_sockets_to_the_kernel() {
+fn a_temporary_memory_shortage_gives_errors_or_leaves_sockets_to_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
     runs("BUSYPOLL_TEST_SHORT", [format!("400:{MANY}")].into_iter(), |_| true);
 }
 
 #[test]
-fn memory_that_is_short_for_good_is_an_error_or_leaves_sockets_to_the_kernel() {
+fn a_permanent_memory_shortage_gives_errors_or_leaves_sockets_to_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
     runs("BUSYPOLL_TEST_SHORT", ["700:1000000000".to_owned()].into_iter(), |output| {
@@ -65,7 +65,7 @@ fn memory_that_is_short_for_good_is_an_error_or_leaves_sockets_to_the_kernel() {
 
 #[test]
 #[ignore = "hours"]
-fn memory_that_is_short_from_any_allocation_on() {
+fn a_memory_shortage_may_begin_at_any_allocation() {
     needs_root!();
     needs!(program "cc", program "timeout");
     let values = (1..2000).map(|from: u32| format!("{from}:{MANY}"));
@@ -73,7 +73,7 @@ fn memory_that_is_short_from_any_allocation_on() {
 }
 
 #[test]
-fn a_panic_in_a_call_is_its_error() {
+fn a_call_that_panics_returns_an_error() {
     needs_root!();
     needs!(program "cc", program "timeout");
     panics_in([70].into_iter());
@@ -81,10 +81,10 @@ fn a_panic_in_a_call_is_its_error() {
 
 #[test]
 #[ignore = "minutes"]
-fn a_panic_in_any_call_is_its_error() {
+fn any_call_that_panics_returns_an_error() {
     needs_root!();
     needs!(program "cc", program "timeout");
-    // Not the first calls: they install handlers, and the program ends of a signal that it meant to ignore.
+    // Not the first calls: these install signal handlers, and without them a signal that should be ignored ends the program.
     panics_in((9..900).step_by(11));
 }
 

@@ -1,4 +1,4 @@
-//! What is not accelerated on the stack plane says so, and works; what is never used does not end a program.
+//! On the stack plane one line reports what is not accelerated, and it works; options that are never used end no program.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -39,14 +39,14 @@ fn compiled(name: &str, options: &[&str]) -> PathBuf {
     program
 }
 
-/// What a server says on standard error goes to a file, to be read when it is over.
-struct Heard(PathBuf);
+/// The standard error of a server goes to a file, which is read when the server has ended.
+struct StderrFile(PathBuf);
 
-impl Heard {
-    fn by(command: &mut Command) -> Heard {
-        let path = temp_dir("heard").join("stderr");
+impl StderrFile {
+    fn by(command: &mut Command) -> StderrFile {
+        let path = temp_dir("stderr").join("stderr");
         command.stderr(fs::File::create(&path).unwrap());
-        Heard(path)
+        StderrFile(path)
     }
 
     fn text(&self) -> String {
@@ -55,7 +55,7 @@ impl Heard {
 }
 
 #[test]
-fn an_option_that_is_tried_on_a_socket_without_use_ends_nothing() {
+fn an_option_on_a_socket_that_is_never_used_ends_no_program() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -104,7 +104,7 @@ fn a_listener_added_while_a_thread_waits_is_served_from_the_first_connection() {
 }
 
 #[test]
-fn what_a_ring_is_used_for_works_and_is_said() {
+fn sockets_of_a_process_with_an_io_uring_work_and_are_reported() {
     needs_root!();
     needs!(program "cc");
     if !std::path::Path::new("/usr/include/liburing.h").exists() {
@@ -115,11 +115,11 @@ fn what_a_ring_is_used_for_works_and_is_said() {
     let lab = Lab::builder().build().unwrap();
     for how in ["accepts", "epoll_ctl"] {
         let mut command = run(&lab.server, &[]);
-        let heard = Heard::by(&mut command);
+        let stderr = StderrFile::by(&mut command);
         let server = Running::start(command.arg(&program).args(["7000", how]));
         (0..3).for_each(|_| Client::connect(&lab, 7000).exchange(3));
         server.end();
-        let said = heard.text();
+        let said = stderr.text();
         assert!(said.lines().count() == 1 && said.contains("io_uring"), "{how}: {said}");
     }
     let _server = Running::start(lab.server.command(&program).args(["7000", "accepts"]));
@@ -133,8 +133,8 @@ fn what_a_ring_is_used_for_works_and_is_said() {
     fails_with(&connects(&["--strict"]), &["io_uring", "--strict"]);
 }
 
-/// What a client hears that sends all at once and closes its half.
-fn asks(lab: &Lab, port: u16, lines: &str) -> String {
+/// What a client receives that sends all its data at once and shuts down its sending half.
+fn exchange_all(lab: &Lab, port: u16, lines: &str) -> String {
     let address = SocketAddr::from((lab.server.ipv4(), port));
     let mut stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -150,7 +150,7 @@ fn lines_of(count: usize) -> String {
 }
 
 #[test]
-fn a_server_that_forks_for_each_connection_serves_the_first_one_and_all() {
+fn a_server_that_forks_for_each_connection_serves_all_of_them() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -160,39 +160,39 @@ fn a_server_that_forks_for_each_connection_serves_the_first_one_and_all() {
     {
         let port = 7000 + at;
         let mut command = run(&lab.server, &[]);
-        let heard = Heard::by(&mut command);
+        let stderr = StderrFile::by(&mut command);
         command.arg("python3").arg(source("forks.py")).args(["serve", &port.to_string(), how]);
         let server = Running::start(&mut command);
         for lines in [1, 3, 2000] {
             let lines = lines_of(lines);
-            assert_eq!(asks(&lab, port, &lines), format!("{lines}end\n"), "{how}");
+            assert_eq!(exchange_all(&lab, port, &lines), format!("{lines}end\n"), "{how}");
         }
-        // All at once.
+        // Eight connections at the same time.
         thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| assert_eq!(asks(&lab, port, "one\n"), "one\nend\n", "{how}"));
+                scope.spawn(|| assert_eq!(exchange_all(&lab, port, "one\n"), "one\nend\n", "{how}"));
             }
         });
         server.end();
-        let said = heard.text();
+        let said = stderr.text();
         assert!(said.lines().count() == 1 && said.contains("--plane kernel"), "{how}: {said}");
     }
 }
 
 #[test]
-fn with_strict_the_child_that_would_serve_ends_and_says_why() {
+fn with_strict_a_child_that_uses_a_connection_ends_and_says_why() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut command = run(&lab.server, &["--strict"]);
-    let heard = Heard::by(&mut command);
+    let stderr = StderrFile::by(&mut command);
     command.arg("python3").arg(source("forks.py")).args(["serve", "7000", "child"]);
     let mut server = Running::start(&mut command);
-    // The listener is the kernel's until the server first accepts, and so is what comes before that.
-    assert!((0..50).any(|_| asks(&lab, 7000, "").is_empty()));
+    // The listener is the kernel's until the server first accepts, and so are connections made before.
+    assert!((0..50).any(|_| exchange_all(&lab, 7000, "").is_empty()));
     server.wait_for("status 2");
-    assert!(heard.text().contains("--strict"), "{}", heard.text());
+    assert!(stderr.text().contains("--strict"), "{}", stderr.text());
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_client_that_forks_keeps_its_connection() {
         let mut command = run(&lab.client, &[]);
         command.arg("python3").arg(source("forks.py"));
         command.args(["connect", &lab.server.ipv4().to_string(), "7000", how]);
-        // Read to its end, which is that of the last process that has it.
+        // The output ends when the last process that has it has ended.
         let output = command.output().unwrap();
         assert_eq!(text(&output), "over\n", "{how}: {output:?}");
         assert_eq!(stderr_of(&output).is_empty(), how == "unused", "{how}: {output:?}");

@@ -1,11 +1,11 @@
-//! What `busypoll run` makes of real programs: not tests that pass or fail, but tables to be read. Release build:
+//! The effect of `busypoll run` on real programs. These are measurements, not tests: they print tables. Release build:
 //!
 //!   cargo test --release -p busypoll-cli --test speed -- --ignored --nocapture --test-threads=1 [PROGRAM]
 //!
-//! Both ends run plain, on the kernel plane and on the stack plane, each setup in a lab of its own; rounds interleave
-//! the setups, and ratios are paired by round with a 95% interval. `ROUNDS` rounds (20) for each placement: both ends
-//! pinned to a CPU each, to one CPU, or not at all. Below a row stands what `run` has said of it, as that polling has
-//! stopped, where the packets went another setup than its name says, and how often the two CPUs were on one core.
+//! Both ends run plain, on the kernel plane and on the stack plane, each setup in a lab of its own. Rounds interleave the
+//! setups, and ratios are paired by round with a 95% interval. There are `ROUNDS` rounds (20) for each placement: each end
+//! pinned to its own CPU, both to one CPU, or neither pinned. Notes below a row: what `run` has said (for instance that it
+//! stopped polling), packets that took another path than the setup's, and how often the two CPUs shared one core.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -37,12 +37,12 @@ const PLANES: [&str; 3] = ["plain", "kernel", "stack"];
 const PLACEMENTS: [(&str, Option<[&str; 2]>); 3] =
     [("a CPU each", Some(["1", "0"])), ("one CPU", Some(["1", "1"])), ("unpinned", None)];
 
-/// A setup to run both ends.
+/// One way to run both ends.
 struct Setup {
     lab: Lab,
     plane: &'static str,
     cpus: Option<[&'static str; 2]>,
-    /// What `run` is told beside.
+    /// Further options of `run`.
     options: Vec<String>,
     server: Option<Child>,
     /// Standard error of both ends.
@@ -96,12 +96,12 @@ impl Setup {
         wait_until("it serves", || {
             !tcp || self.lab.client.enter(|| TcpStream::connect(address)).unwrap().is_ok()
         });
-        // So that the stack has the queues, and sockperf its socket.
+        // Until then the stack gets the queues, and sockperf its socket.
         std::thread::sleep(std::time::Duration::from_millis(500));
     }
 }
 
-/// What came to one end: packets, those its kernel's stack has seen, those its busy polling has found.
+/// Counters of one end: packets received, those that its kernel's stack received, those that busy polling found.
 type Counts = [u64; 3];
 
 impl Setup {
@@ -112,7 +112,7 @@ impl Setup {
         })
     }
 
-    /// What makes the figure another one than the setup's name says.
+    /// Reasons why the figure does not belong to the setup's name.
     fn notes(&self, before: &[Counts; 2]) -> Vec<String> {
         let mut notes = Vec::new();
         for ((end, before), after) in ["server", "client"].iter().zip(before).zip(self.counts()) {
@@ -137,7 +137,7 @@ impl Setup {
     }
 }
 
-/// One figure of a round, from what a client has printed.
+/// One figure of a round, from the output of a client.
 type Figure = fn(&Setup) -> f64;
 
 fn measure(what: &str, serve: impl Fn(&mut Setup), figure: Figure) {
@@ -151,7 +151,7 @@ fn measure_with(what: &str, options: &[&str], serve: impl Fn(&mut Setup), figure
     let pair = Cpus::choose(Some((0, 1))).unwrap();
     let are_all = topology::online().is_ok_and(|cpus| cpus.len() == 2);
     for (placement, cpus) in PLACEMENTS {
-        // Where ends that are not pinned run is known only if there is no choice.
+        // Without pinning, the CPUs of the ends are known only if there are two in all.
         let are_two = cpus.map_or(are_all, |[server, client]| server != client);
         let on = if are_two { Placement::SeparateCpus } else { Placement::SameCpu };
         let mut setups = PLANES.map(|plane| {
@@ -206,7 +206,7 @@ fn shown(ratio: Option<Ratio>) -> String {
     }
 }
 
-/// The number that follows `name` in what a client prints.
+/// The number that follows `name` in the output of a client.
 fn number(command: &mut Command, name: &str) -> f64 {
     let said = succeeds(command);
     let (_, after) = said.rsplit_once(name).unwrap_or_else(|| panic!("no {name} in {said}"));
@@ -237,7 +237,7 @@ fn sockperf_udp() {
     measure("sockperf UDP ping-pong, p50 one way in us", sockperf(&[]), |setup| ping_pong(setup, &[]));
 }
 
-/// "Plain" sets `SO_BUSY_POLL` itself, to what `run` sets without being told.
+/// Here "plain" sets `SO_BUSY_POLL` itself, to the default of `run`.
 #[test]
 #[ignore = "a measurement"]
 fn sockperf_udp_by_itself() {
@@ -317,8 +317,8 @@ fn nginx() {
     });
 }
 
-/// QuickFIX at both ends. A round trip takes longer than the 50 us that are polled for as a rule, and the quiet of
-/// 10 ms far longer: it is told to spin.
+/// QuickFIX at both ends. A round trip takes longer than the default 50 us of polling, and the pause of 10 ms far longer; so
+/// the policy makes it spin.
 fn fix(gap: &'static str, orders: Figure) {
     needs_root!();
     needs!(program "g++");
@@ -352,7 +352,7 @@ fn orders(setup: &Setup, count: &str, gap: &str) -> f64 {
 #[test]
 #[ignore = "a measurement"]
 fn quickfix_quiet() {
-    // Three seconds: a trial of harm, which polls in turns, takes the first half of a second.
+    // Three seconds: the spin trial takes the first half of a second.
     fix("10000", |setup| orders(setup, "300", "10000"));
 }
 

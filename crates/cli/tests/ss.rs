@@ -1,4 +1,4 @@
-//! `busypoll ss`: the sockets of a program on the stack plane, as `ss` lists the kernel's, and to whom.
+//! `busypoll ss`: the sockets of a program on the stack plane, listed as `ss` lists the kernel's, and to which user.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 use support::*;
 
-/// A listener that accepts nobody, a UDP socket that receives nothing, and one that is connected.
+/// A listener that accepts no connection, a UDP socket that receives nothing, and a connected one.
 const PROGRAM: &str = "
 import socket, sys
 def look(call):
@@ -49,9 +49,9 @@ fn at(rows: &[Value], local: &str) -> Value {
     found.or_else(|| rows.iter().find(|row| row["local"] == local)).cloned().unwrap_or_default()
 }
 
-/// Anybody may listen there, and what is printed goes to a terminal.
+/// Any user may listen on such a name, and the output goes to a terminal.
 #[test]
-fn a_name_that_only_begins_like_a_guard_s_is_passed_over() {
+fn a_socket_name_that_only_begins_like_a_guard_s_is_skipped() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let listen = || {
@@ -65,7 +65,7 @@ fn a_name_that_only_begins_like_a_guard_s_is_passed_over() {
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
-/// A guard as another user forges it: a ledger of one connection of process 1.
+/// A guard forged by another user, with a ledger of one connection of process 1.
 const FORGED: &str = r#"
 import array, fcntl, os, socket, struct
 fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
@@ -89,7 +89,7 @@ while True:
 "#;
 
 #[test]
-fn a_guard_of_another_user_is_not_believed() {
+fn a_guard_of_another_user_is_not_trusted() {
     needs_root!();
     needs!(program "python3", program "setpriv");
     let lab = Lab::builder().build().unwrap();
@@ -101,7 +101,7 @@ fn a_guard_of_another_user_is_not_believed() {
     };
     {
         let _of_root = start("0");
-        // What it forges is whole: of root it is believed.
+        // The forgery is complete: if root owned it, it would be trusted.
         assert_eq!(rows(&lab).len(), 1);
     }
     let _of_another = start("65534");
@@ -115,7 +115,7 @@ fn a_guard_of_another_user_is_not_believed() {
 }
 
 #[test]
-fn it_lists_what_there_is() {
+fn it_lists_each_socket_with_its_queues_addresses_and_process() {
     needs_root!();
     needs!(program "python3", program "setpriv");
     let lab = Lab::builder().build().unwrap();
@@ -148,9 +148,9 @@ fn it_lists_what_there_is() {
     assert_eq!(asking, of(r#"["udp", "ESTAB", 0, "10.77.0.1:7313"]"#));
     let connections = rows.iter().filter(|row| row["netid"] == "tcp" && row["state"] == "ESTAB");
     assert_eq!(connections.count(), 2, "{rows:?}");
-    // As a table: a line each, and its header.
+    // The table has a line for each, and a header.
     assert_eq!(text(&run_on_host(&lab.server, &["ss"])).lines().count(), rows.len() + 1);
-    // To others it tells nothing. They may not enter the folder of the command, which root opens for them.
+    // Other users get nothing. They may not enter the folder of the command, so root opens the command for them.
     let script = "exec 9<$0; exec setpriv --reuid=65534 --clear-groups /proc/self/fd/9 ss --json";
     let mut other = lab.server.command("sh");
     assert_eq!(succeeds(other.args(["-c", script, BUSYPOLL]).stdin(Stdio::null())), "");

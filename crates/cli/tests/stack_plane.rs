@@ -1,4 +1,4 @@
-//! Which interface `run --plane stack` has, and what becomes of who comes second.
+//! Which interface `run --plane stack` uses, and what a second process gets.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -24,7 +24,7 @@ fn server(lab: &Lab, how: &[&str], port: &str) -> Command {
     command
 }
 
-/// Whether somebody has the queues of the server's interface.
+/// Whether a process has the queues of the server's interface.
 fn is_owned(lab: &Lab) -> bool {
     let link = || Links::open().unwrap().get(lab.server.interface()).unwrap();
     lab.server.enter(link).unwrap().xdp.is_some()
@@ -49,7 +49,7 @@ fn the_only_interface_needs_no_name() {
     Client::connect(&lab, 7000).exchange(3);
 }
 
-/// A lab whose server has `extra0` besides.
+/// A lab whose server also has `extra0`.
 fn with_another_interface() -> Lab {
     let lab = Lab::builder().build().unwrap();
     let ip = |words: &str| succeeds(lab.server.command("ip").args(words.split(' ')));
@@ -60,7 +60,7 @@ fn with_another_interface() -> Lab {
 }
 
 #[test]
-fn which_of_two_interfaces_is_asked_for() {
+fn of_two_interfaces_one_must_be_named() {
     needs_root!();
     needs!(program "ip");
     let lab = with_another_interface();
@@ -70,7 +70,7 @@ fn which_of_two_interfaces_is_asked_for() {
     assert!(run(&["--dev", "extra0"]).status.success());
 }
 
-/// Rules that put what a program starts on the stack plane, the program itself not.
+/// Rules that put the children of a program on the stack plane, but not the program itself.
 fn for_children() -> PathBuf {
     let policy = temp_dir("policy").join("p.toml");
     fs::write(&policy, "[[rule]]\nprogram = 'python3*'\nplane = 'stack'\n").unwrap();
@@ -78,7 +78,7 @@ fn for_children() -> PathBuf {
 }
 
 #[test]
-fn what_a_script_starts_has_the_only_interface() {
+fn a_script_s_children_use_the_only_interface() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -92,7 +92,7 @@ fn what_a_script_starts_has_the_only_interface() {
 }
 
 #[test]
-fn what_a_script_may_start_asks_for_no_interface() {
+fn a_rule_for_children_alone_requires_no_interface() {
     needs_root!();
     needs!(program "ip");
     let lab = with_another_interface();
@@ -105,9 +105,9 @@ fn what_a_script_may_start_asks_for_no_interface() {
     }
 }
 
-/// What the kernel sees of its sockets is not what it waits for: there is nothing to change, or to find fault with.
+/// The kernel does not see what a process of the stack plane waits for: there is nothing to change, and no fault to find.
 #[test]
-fn attach_and_doctor_know_who_is_on_the_stack_plane() {
+fn attach_and_doctor_recognise_a_process_on_the_stack_plane() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -115,7 +115,7 @@ fn attach_and_doctor_know_who_is_on_the_stack_plane() {
     let dev = ["--dev", lab.server.interface()];
     let running = owner(&lab, &dev);
     let pid = running.pid().to_string();
-    // From another network namespace, too.
+    // Also from another network namespace.
     let attach = |arguments: &[&str]| {
         let mut command = Command::new(BUSYPOLL);
         command.env("BUSYPOLL_STATE", temp_dir("state")).arg("attach").args(arguments);
@@ -135,7 +135,7 @@ fn attach_and_doctor_know_who_is_on_the_stack_plane() {
     let codes: Vec<&str> = of_it.map(|f| f["code"].as_str().unwrap()).collect();
     assert_eq!(codes, ["BP-NOT-SEEN", "BP-STACK-PLANE"], "{report}");
 
-    // Its guard has the ledger as well, and no sockets of the program's.
+    // Its guard has the ledger too, but none of the program's sockets.
     let holds_ledger = |pid: &u32| {
         let process = Process::open(*pid).ok().filter(|p| p.shares_our_netns() == Some(true));
         let found = process.and_then(|process| process.descriptors().ok()).unwrap_or_default();
@@ -148,7 +148,7 @@ fn attach_and_doctor_know_who_is_on_the_stack_plane() {
     let output = run_locally(&["doctor", "--pid", &guard.to_string(), "--json"]);
     assert!(!text(&output).contains("BP-STACK-PLANE"), "{output:?}");
 
-    // Who comes second has the kernel's sockets, which are attached to as any.
+    // A second process has kernel sockets, which attach changes as any.
     let mut second = server(&lab, &dev, "7002");
     let second = Running::start(second.stderr(Stdio::null()));
     exchange_udp(&lab, 7002, 3);
@@ -157,7 +157,7 @@ fn attach_and_doctor_know_who_is_on_the_stack_plane() {
 }
 
 #[test]
-fn who_comes_second_is_told_the_owner() {
+fn a_second_process_names_the_owner_and_uses_the_kernel_or_is_refused() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -169,11 +169,11 @@ fn who_comes_second_is_told_the_owner() {
     let output = strict.stdin(Stdio::null()).output().unwrap();
     fails_with(&output, &["--dev: ", "belong to process"]);
 
-    // Without it the kernel serves.
+    // Without --strict the kernel serves it.
     let _second = Running::start(server(&lab, &dev, "7002").stderr(Stdio::null()));
     exchange_udp(&lab, 7002, 3);
     Client::connect(&lab, 7002).exchange(3);
-    // Nothing of this concerns the first.
+    // The first process is not affected.
     Client::connect(&lab, 7000).exchange(3);
 }
 
@@ -191,13 +191,13 @@ fn a_second_process_of_a_strict_run_ends() {
     wait_until("the queues are taken", || is_owned(&lab));
     running.send_line("go");
     assert_eq!(running.wait_for("over").trim(), "over 2");
-    // The first goes on.
+    // The first process continues.
     exchange_udp(&lab, 7000, 3);
     running.send_line("end");
     running.child.wait().unwrap();
 }
 
-/// What a program of Python says on the server, run under this policy; its argument is the client's address.
+/// The output of a Python program on the server under this policy; its argument is the client's address.
 fn under(text_of_policy: &str, program: &str) -> String {
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
@@ -209,7 +209,7 @@ fn under(text_of_policy: &str, program: &str) -> String {
 }
 
 #[test]
-fn the_policy_decides_socket_by_socket_and_the_program_s_own_wish_stands() {
+fn the_policy_decides_socket_by_socket_and_the_program_s_own_options_are_kept() {
     needs_root!();
     needs!(program "python3");
     let text_of_policy = "busy_poll = '30us'\n\
@@ -277,9 +277,9 @@ kept.append(watch(c, udp(7213))); watch(c, kept[2])
     assert_eq!(said, "0 0 0\n0 0 0\n90 16 0\n200 16 1\n200 16 1\n30 0 0\n300 0 0\n7 8 0\n7 8 0\n");
 }
 
-/// The TIME_WAIT of each keeps a descriptor for a minute, which the program must not run out of.
+/// The TIME_WAIT of each connection keeps a descriptor for a minute; the program must not run out of them.
 #[test]
-fn a_program_of_few_descriptors_makes_many_connections() {
+fn a_program_with_few_descriptors_makes_many_connections() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -303,7 +303,7 @@ print("made")
 }
 
 #[test]
-fn an_accepted_connection_is_looked_up_again() {
+fn the_rules_are_applied_again_to_an_accepted_connection() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -337,8 +337,8 @@ for own in [None, 5]:
     }
 }
 
-/// On the server of a lab, whose client echoes at port 7000.
-const BEYOND: &str = r#"
+/// On the server of a lab whose client echoes at port 7000.
+const UNSUPPORTED_OPTIONS: &str = r#"
 import ctypes, errno, fcntl, os, resource, socket, struct, sys
 PEER, DEVICE, FIRST = sys.argv[1:]
 ALL = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xffffffff))
@@ -424,7 +424,7 @@ print("over")
 "#;
 
 #[test]
-fn what_our_stack_has_not_is_left_to_the_kernel_or_refused() {
+fn unsupported_options_leave_the_socket_to_the_kernel_or_are_refused() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
@@ -432,7 +432,7 @@ fn what_our_stack_has_not_is_left_to_the_kernel_or_refused() {
     let _server = Running::start(lab.client.command("python3").arg(source("echo.py")).arg("7000"));
     let run = |how: &[&str], first: &str| {
         let mut command = lab.server.command(BUSYPOLL);
-        command.args(RUN).args(how).args(["--", "python3", "-c", BEYOND]);
+        command.args(RUN).args(how).args(["--", "python3", "-c", UNSUPPORTED_OPTIONS]);
         command.args([&lab.client.ipv4().to_string(), lab.server.interface(), first]);
         command.stdin(Stdio::null()).output().unwrap()
     };
@@ -443,7 +443,7 @@ fn what_our_stack_has_not_is_left_to_the_kernel_or_refused() {
     assert!(lines.len() == 2 && lines[0].contains("SO_BINDTODEVICE"), "{said}");
     assert!(lines[1].contains("passed to another process"), "{said}");
 
-    // Nothing may go without.
+    // With --strict such a socket ends the program.
     fails_with(&run(&["--strict"], "filter"), &["SO_ATTACH_FILTER", "--strict"]);
     fails_with(&run(&["--strict"], "full"), &["a udp socket", "open files", "--strict"]);
 }

@@ -1,11 +1,10 @@
-//! The names the library puts in front of the C library's, held against a manifest of all there are
-//! to choose from.
+//! The functions that the preload library hooks, compared with a manifest of all candidates in the C library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `name` or `name: why it is left to the C library`.
+/// Each line is `name`, or `name: why it is not hooked`.
 const MANIFEST: &str = include_str!("symbols.txt");
 
 fn manifest() -> BTreeMap<&'static str, Option<&'static str>> {
@@ -19,7 +18,7 @@ fn manifest() -> BTreeMap<&'static str, Option<&'static str>> {
         .collect()
 }
 
-/// Built by cargo beside this test.
+/// Built by cargo into the same folder as this test.
 fn library() -> PathBuf {
     let path = std::env::current_exe().unwrap().with_file_name("libbusypoll_preload.so");
     assert!(path.is_file(), "{}", path.display());
@@ -44,7 +43,7 @@ fn libc() -> PathBuf {
 }
 
 #[test]
-fn what_is_exported_is_what_the_manifest_says() {
+fn the_library_exports_the_manifest_s_hooks() {
     busypoll_lab::needs!(program "nm");
     let exported = symbols(&library());
     let wanted: BTreeSet<String> =
@@ -58,7 +57,7 @@ fn what_is_exported_is_what_the_manifest_says() {
 }
 
 #[test]
-fn the_manifest_knows_every_name_the_c_library_has() {
+fn every_relevant_symbol_of_the_c_library_is_in_the_manifest() {
     busypoll_lab::needs!(program "nm");
     let manifest = manifest();
     let bases: BTreeSet<&str> = manifest.keys().map(|name| base(name)).collect();
@@ -69,7 +68,7 @@ fn the_manifest_knows_every_name_the_c_library_has() {
     assert!(unknown.is_empty(), "neither hooked nor said why not in symbols.txt: {unknown:?}");
 }
 
-/// The call behind the variants of its name: `__libc_fcntl64` is `fcntl`, `__read_chk` is `read`.
+/// The function behind the variants of its name: `__libc_fcntl64` is `fcntl`, `__read_chk` is `read`.
 fn base(name: &str) -> &str {
     let name = name.trim_start_matches('_');
     let name = name.strip_prefix("libc_").unwrap_or(name);

@@ -1,4 +1,4 @@
-//! What each program is asked to do, and how one sees that it was done.
+//! What each program does, and how the test sees that it was done correctly.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,16 +14,16 @@ use super::support::*;
 
 const PORT: u16 = 7300;
 
-/// A lab, and the plane the programs in it run under.
+/// A lab, and the plane of the programs in it.
 struct Setup {
     lab: Lab,
     plane: &'static str,
-    /// More words for `busypoll run`.
+    /// Further options of `busypoll run`.
     options: Vec<String>,
     _one: std::sync::MutexGuard<'static, ()>,
 }
 
-/// A daemon; ended by its end.
+/// A daemon; ended when it is dropped.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -51,17 +51,17 @@ impl Setup {
         command
     }
 
-    /// A program on the server, under the plane.
+    /// A program on the server, on the plane.
     fn server(&self, program: &str) -> Command {
         self.under(&self.lab.server, program)
     }
 
-    /// One on the client, under the plane too.
+    /// A program on the client, on the plane.
     fn client(&self, program: &str) -> Command {
         self.under(&self.lab.client, program)
     }
 
-    /// One on the client, as it is.
+    /// A program on the client, without busypoll.
     fn plain(&self, program: &str) -> Command {
         let mut command = self.lab.client.command(program);
         command.stdin(Stdio::null());
@@ -81,7 +81,7 @@ impl Setup {
         daemon
     }
 
-    /// Waits until connections are taken by the plane. Those from before a process first waits are its kernel's.
+    /// Waits until connections are made on the plane. Those made before a process first waits stay with the kernel.
     fn listens(&self, port: u16, mut still: impl FnMut()) {
         let address = SocketAddr::from((self.lab.server.ipv4(), port));
         let seen = || self.lab.server.enter(busypoll_linux::stat::ip_received).unwrap().unwrap();
@@ -93,8 +93,8 @@ impl Setup {
         });
     }
 
-    /// Does `work`, in which the server's packets come as the plane says: its busy polling finds them, or
-    /// they never reach its kernel.
+    /// Does `work`, and checks that the server's packets come as the plane promises: its busy polling finds them, or they
+    /// never reach its kernel.
     fn polls(&self, work: impl FnMut()) {
         match self.plane {
             "kernel" => busy_polling_finds_packets(&self.lab, work),
@@ -109,7 +109,7 @@ fn number_after<'t>(text: &'t str, name: &str) -> &'t str {
     after.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap()
 }
 
-/// sockperf at both ends, in the way of waiting that `how` is its letter for; `b` blocks.
+/// sockperf at both ends. `how` is sockperf's letter for the way it waits; `b` blocks.
 fn sockperf(setup: &Setup, tcp: bool, mode: &str, how: &str, options: &[&str]) {
     let port = PORT.to_string();
     let list = temp_dir("sockperf").join("sockets");
@@ -135,8 +135,8 @@ fn sockperf(setup: &Setup, tcp: bool, mode: &str, how: &str, options: &[&str]) {
         assert!(std::io::BufRead::read_line(&mut output, &mut ready).unwrap() > 0, "it ended");
     }
     let _server = Daemon(server);
-    // It says so before it first waits, and a connection from before that is its kernel's.
-    wait_until("its socket is the plane's", || {
+    // The server prints it before it first waits, and until then connections stay with the kernel.
+    wait_until("its socket is on the plane", || {
         let shown = || text(&busypoll(&setup.lab, Path::new("/"), &["ss"]).output().unwrap());
         setup.plane == "kernel" || shown().contains(&port)
     });
@@ -148,9 +148,9 @@ fn sockperf(setup: &Setup, tcp: bool, mode: &str, how: &str, options: &[&str]) {
         assert!(output.status.success() && !said.contains("ERROR"), "{how}: {said}");
         if mode != "tp" {
             let received: u64 = number_after(&said, "ReceivedMessages").parse().unwrap();
-            // On a busy machine a spinner comes to run as rarely as anybody.
+            // On a busy machine a spinner gets the CPU no more often than other threads.
             assert!(received > 10, "{how}: {said}");
-            // What a load sends may find no room, here as with the kernel alone, where the sender does not wait for it.
+            // Messages under load may find no room, as on the kernel alone, if the sender does not wait for room.
             let dropped = (mode == "pp" || tcp && how == "b").then_some("# dropped messages");
             let never = ["# duplicated messages", "# out-of-order messages"];
             for wrong in never.into_iter().chain(dropped) {
@@ -289,10 +289,10 @@ pub fn memcached(plane: &'static str) {
                     for n in 0..200 {
                         let value = format!("{index}-{n}-{}", "v".repeat(n));
                         let set = format!("set k{index} 0 0 {}\r\n{value}\r\n", value.len());
-                        asks(&mut connection, &set, "STORED\r\n");
+                        request(&mut connection, &set, "STORED\r\n");
                         let wanted =
                             format!("VALUE k{index} 0 {}\r\n{value}\r\nEND\r\n", value.len());
-                        asks(&mut connection, &format!("get k{index}\r\n"), &wanted);
+                        request(&mut connection, &format!("get k{index}\r\n"), &wanted);
                     }
                 });
             }
@@ -300,7 +300,7 @@ pub fn memcached(plane: &'static str) {
     });
 }
 
-fn asks(connection: &mut TcpStream, what: &str, wanted: &str) {
+fn request(connection: &mut TcpStream, what: &str, wanted: &str) {
     connection.write_all(what.as_bytes()).unwrap();
     let mut came = vec![0; wanted.len()];
     connection.read_exact(&mut came).unwrap();
@@ -319,7 +319,7 @@ pub fn nginx(plane: &'static str) {
     fs::write(folder.join("file"), &file).unwrap();
     fs::write(folder.join("small"), "small\n").unwrap();
     let here = folder.display();
-    // As Debian ships it: a master that becomes a daemon, and a worker of another user.
+    // As Debian configures it: a master that becomes a daemon, and a worker of another user.
     let configuration = format!(
         "user www-data; worker_processes 1; pid {here}/pid; error_log {here}/error.log;\n\
          events {{ worker_connections 768; }}\n\
@@ -356,7 +356,7 @@ pub fn nginx(plane: &'static str) {
     assert!(!errors.contains("[alert]") && !errors.contains("[crit]"), "{errors}");
 }
 
-/// nginx's master, which has made itself nobody's child.
+/// nginx's master, which has become a daemon and is not our child.
 struct Master(rustix::process::Pid);
 
 impl Drop for Master {
@@ -366,15 +366,15 @@ impl Drop for Master {
     }
 }
 
-/// Lets other users find what is in a folder.
+/// Lets other users enter a folder and its parents.
 fn readable(folder: &std::path::Path) {
     use std::os::unix::fs::PermissionsExt;
-    for setup in folder.ancestors() {
-        if let Ok(metadata) = fs::metadata(setup)
+    for parent in folder.ancestors() {
+        if let Ok(metadata) = fs::metadata(parent)
             && metadata.permissions().mode() & 0o001 == 0
         {
             fs::set_permissions(
-                setup,
+                parent,
                 fs::Permissions::from_mode(metadata.permissions().mode() | 0o011),
             )
             .unwrap();
@@ -388,11 +388,11 @@ pub fn iperf3(plane: &'static str) {
     let setup = Setup::new(plane);
     let mut iperf = setup.server("iperf3");
     let _iperf = setup.daemon(iperf.args(["-s", "-p", &PORT.to_string()]), PORT);
-    // Amounts, not times: a busy machine takes longer, and carries no less.
+    // Amounts, not durations: a busy machine takes longer, but transfers as much.
     let datagrams = ["-n", "2M", "-u", "-b", "20M", "-l", "1200"];
     for options in [&["-n", "32M"][..], &["-n", "32M", "-R"], &datagrams] {
         let mut end = serde_json::Value::Null;
-        // Between two tests the server closes its listener for a moment, or still ends the one before.
+        // Between two tests the server closes its listener for a moment, or has not finished the previous test.
         wait_until("iperf3 takes the next test", || {
             let mut client = setup.client("iperf3");
             client.args(["-c", &setup.address(), "-p", &PORT.to_string(), "-J"]).args(options);
@@ -403,7 +403,7 @@ pub fn iperf3(plane: &'static str) {
             match result["error"].as_str() {
                 None => true,
                 Some(e) if e.contains("Connection refused") || e.contains("busy") => false,
-                // Who stands in the queue of a listener that closes is reset.
+                // A connection in the queue of a listener that closes is reset.
                 Some(e) if e.contains("reset by peer") && !began => false,
                 Some(e) => panic!("{options:?}: {e}"),
             }
@@ -413,7 +413,7 @@ pub fn iperf3(plane: &'static str) {
     }
 }
 
-/// An echo server, asked over some connections at once.
+/// An echo server with requests over several connections at the same time.
 fn echo_server(setup: &Setup, command: &mut Command) {
     let _server = Running::start(command.arg(PORT.to_string()));
     setup.listens(PORT, || {});
@@ -442,8 +442,7 @@ pub fn go_echo(plane: &'static str) {
     echo_server(&setup, &mut setup.server(go().to_str().unwrap()));
 }
 
-/// A session of FIX over QuickFIX, quiet for 10 ms between orders and flat out, in the three ways to
-/// receive.
+/// A session of FIX over QuickFIX, with 10 ms between orders and without a pause, for each value of `receive`.
 pub fn quickfix(plane: &'static str) {
     needs_root!();
     needs!(program "g++");
@@ -467,7 +466,7 @@ pub fn quickfix(plane: &'static str) {
         let port = PORT.to_string();
         let _acceptor = Running::start(setup.server(program).args(["acceptor", &port]));
         for (orders, gap) in [("50", "10000"), ("500", "0")] {
-            // It takes a second or two of silence until both have sent one.
+            // Heartbeats take a second or two of silence, until both ends have sent one.
             let heartbeats = receive == "busy-poll" && gap != "0";
             let session = || {
                 let mut initiator = setup.client(program);
