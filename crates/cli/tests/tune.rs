@@ -1,5 +1,5 @@
-//! `busypoll tune` as it is typed, on one end of a lab: mistakes, confirmation, pollers that end, a closed
-//! terminal, a full disk, two at once.
+//! `busypoll tune` on the command line, on one end of a lab: mistakes, confirmation, pollers that end, a closed terminal, a
+//! full disk, two commands at the same time.
 
 mod support;
 
@@ -18,18 +18,18 @@ use busypoll_linux::process::Process;
 use busypoll_linux::sysfs::Sysfs;
 use support::*;
 
-/// A host, a state directory of its own, and files beside it.
-struct Bench {
+/// A host, a state directory of its own, and the files beside it.
+struct Fixture {
     lab: Lab,
     dir: PathBuf,
 }
 
-impl Bench {
+impl Fixture {
     fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("busypoll-cli-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir(&dir).unwrap();
-        Bench { lab: Lab::builder().queues(2).build().unwrap(), dir }
+        Fixture { lab: Lab::builder().queues(2).build().unwrap(), dir }
     }
 
     fn host(&self) -> &LabHost {
@@ -52,7 +52,7 @@ impl Bench {
         self.command(arguments).output().unwrap()
     }
 
-    /// Succeeds with this exit code; what it printed.
+    /// The output of the command, which must end with this exit code.
     fn output_of(&self, arguments: &str, code: i32) -> String {
         let output = self.tune(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments}: {output:?}");
@@ -64,7 +64,7 @@ impl Bench {
         fs::write(self.dir.join("small.toml"), "[queues]\nrps-flow-cnt = 32\n").unwrap();
     }
 
-    /// What somebody else does to that setting.
+    /// Changes that setting as another program would.
     fn set_flows(&self, flows: &str) {
         let write = || {
             let device = self.host().interface();
@@ -86,7 +86,7 @@ impl Bench {
         self.host().enter(read).unwrap()[0].gro_flush_timeout_ns.unwrap()
     }
 
-    /// The journal's path without its ending.
+    /// The journal's path without its extension.
     fn journal(&self) -> Option<PathBuf> {
         let files = fs::read_dir(self.state()).into_iter().flatten().flatten();
         let mut paths = files.map(|f| f.path());
@@ -94,7 +94,7 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
@@ -117,10 +117,10 @@ impl Drop for Sleeper {
 }
 
 #[test]
-fn mistakes_are_told_in_one_line_and_change_nothing() {
+fn mistakes_get_one_line_and_change_nothing() {
     needs_root!();
-    let bench = Bench::new("mistakes");
-    let file = |text: &str| fs::write(bench.dir.join("my.toml"), text).unwrap();
+    let fixture = Fixture::new("mistakes");
+    let file = |text: &str| fs::write(fixture.dir.join("my.toml"), text).unwrap();
     for (arguments, wanted) in [
         (
             "plan busypoll",
@@ -142,7 +142,7 @@ fn mistakes_are_told_in_one_line_and_change_nothing() {
         ("export busy-poll --format yaml", &["--format", "ansible"]),
         ("export irq-suspend --format sysctl", &["irq-suspend", "--format sysctl"]),
     ] {
-        fails_with(&bench.tune(arguments), wanted);
+        fails_with(&fixture.tune(arguments), wanted);
     }
     for (text, wanted) in [
         ("[coalesce]\nrx-usec = 1\n", &["my.toml:2", "did you mean 'rx-usecs'?"][..]),
@@ -151,18 +151,18 @@ fn mistakes_are_told_in_one_line_and_change_nothing() {
         ("[napi]\ngro-flush-timeout = \"1ms\"\n", &["--poller PID"]),
     ] {
         file(text);
-        fails_with(&bench.tune("apply ./my.toml --dev IF"), wanted);
+        fails_with(&fixture.tune("apply ./my.toml --dev IF"), wanted);
     }
-    assert!(bench.journal().is_none());
-    assert_eq!((bench.flows().as_str(), bench.flush_timeout()), ("0", 0));
+    assert!(fixture.journal().is_none());
+    assert_eq!((fixture.flows().as_str(), fixture.flush_timeout()), ("0", 0));
 }
 
 #[test]
-fn a_plan_and_a_status_are_json_too() {
+fn plan_apply_status_and_rollback_have_json() {
     needs_root!();
-    let bench = Bench::new("json");
+    let fixture = Fixture::new("json");
     let json = |arguments: &str| -> serde_json::Value {
-        serde_json::from_str(&bench.output_of(arguments, 0)).unwrap()
+        serde_json::from_str(&fixture.output_of(arguments, 0)).unwrap()
     };
     let plan = json("plan irq-suspend --dev IF --json");
     let lines = plan["lines"].as_array().unwrap();
@@ -170,168 +170,168 @@ fn a_plan_and_a_status_are_json_too() {
     assert_eq!((&suspend["now"], &suspend["then"]), (&0.into(), &20_000_000.into()));
     assert_eq!((&suspend["state"], &plan["needs_poller"]), (&"change".into(), &true.into()));
     assert!(lines.iter().all(|l| l["reason"] != "" && l["cost"] != "" && l["source"] != ""));
-    assert!(bench.journal().is_none());
+    assert!(fixture.journal().is_none());
 
-    bench.small();
+    fixture.small();
     let applied = json("apply small.toml --dev IF --json".replace("small", "./small").as_str());
     assert_eq!(applied["outcomes"][0]["result"], "as-planned");
     let status = json("status --json");
     assert_eq!(status["settings"][0]["now"], 32);
     assert_eq!(json("rollback --json")[0]["how"], "put-back");
-    assert_eq!(bench.flows(), "0");
+    assert_eq!(fixture.flows(), "0");
 }
 
-/// The value before is put back exactly, and whoever has set another one meanwhile is told of it.
+/// The old value is restored exactly, and a value that another program has set meanwhile is reported.
 #[test]
-fn a_rollback_says_what_others_have_changed_since() {
+fn a_rollback_reports_what_others_have_changed_since() {
     needs_root!();
-    let bench = Bench::new("since");
-    // The kernel rounds it up to a power of two, which is nobody's change.
-    fs::write(bench.dir.join("odd.toml"), "[queues]\nrps-flow-cnt = 33\n").unwrap();
-    bench.output_of("apply ./odd.toml --dev IF", 0);
-    assert_eq!(bench.flows(), "64");
-    let said = bench.output_of("rollback", 0);
+    let fixture = Fixture::new("since");
+    // The kernel rounds it up to a power of two; this is not a change by another program.
+    fs::write(fixture.dir.join("odd.toml"), "[queues]\nrps-flow-cnt = 33\n").unwrap();
+    fixture.output_of("apply ./odd.toml --dev IF", 0);
+    assert_eq!(fixture.flows(), "64");
+    let said = fixture.output_of("rollback", 0);
     assert!(said.contains("back to 0") && !said.contains("since"), "{said}");
 
-    bench.small();
-    bench.output_of("apply ./small.toml --dev IF", 0);
-    bench.set_flows("128");
-    let said = bench.output_of("rollback", 0);
+    fixture.small();
+    fixture.output_of("apply ./small.toml --dev IF", 0);
+    fixture.set_flows("128");
+    let said = fixture.output_of("rollback", 0);
     let line = said.lines().find(|l| l.contains("rx-0")).unwrap();
     assert!(line.ends_with("back to 0 from 128, to which it was changed since"), "{said}");
     assert_eq!(said.matches("since").count(), 1, "{said}");
-    assert_eq!(bench.flows(), "0");
+    assert_eq!(fixture.flows(), "0");
 
-    // Of two applies it is the second one's value that was there to be changed.
-    bench.output_of("apply ./small.toml --dev IF", 0);
-    bench.output_of("apply ./odd.toml --dev IF", 0);
-    assert!(!bench.output_of("rollback", 0).contains("since"));
+    // After two applies, the second one's value is the one that may have been changed.
+    fixture.output_of("apply ./small.toml --dev IF", 0);
+    fixture.output_of("apply ./odd.toml --dev IF", 0);
+    assert!(!fixture.output_of("rollback", 0).contains("since"));
 }
 
 #[test]
-fn a_device_that_is_gone_is_said_to_be_and_can_be_forgotten() {
+fn a_device_that_is_gone_is_reported_and_can_be_forgotten() {
     needs_root!();
     needs!(program "ip");
-    let bench = Bench::new("gone");
-    bench.small();
-    bench.output_of("apply ./small.toml --dev IF", 0);
-    let device = bench.host().interface();
-    let gone = bench.host().command("ip").args(["link", "del", device]).status().unwrap();
+    let fixture = Fixture::new("gone");
+    fixture.small();
+    fixture.output_of("apply ./small.toml --dev IF", 0);
+    let device = fixture.host().interface();
+    let gone = fixture.host().command("ip").args(["link", "del", device]).status().unwrap();
     assert!(gone.success());
-    let status = bench.output_of("status", 1);
+    let status = fixture.output_of("status", 1);
     let setting =
         format!("{device}: rps-flow-cnt of rx-0 was 0, set to 32, its device is not here\n");
     let warning = format!("Warning: {device} is gone from this network namespace: removed, or");
     assert!(status.contains(&setting), "{status}");
     assert_eq!(status.matches(&warning).count(), 1, "{status}");
 
-    let kept = bench.output_of("rollback", 1);
+    let kept = fixture.output_of("rollback", 1);
     assert!(kept.contains("not put back to 0: the device is gone"), "{kept}");
     assert!(kept.contains("2 settings are still to be put back") && kept.contains("--forget"));
-    let journal = bench.journal().unwrap().with_extension("journal");
+    let journal = fixture.journal().unwrap().with_extension("journal");
     let kept = fs::read(&journal).unwrap();
-    let forgotten = bench.output_of("rollback --forget", 0);
+    let forgotten = fixture.output_of("rollback --forget", 0);
     assert!(forgotten.contains("was 0: forgotten: the device is gone"), "{forgotten}");
     let end = "2 settings are forgotten, as the device is not here; everything else is as it was before.\n";
     assert!(forgotten.ends_with(end), "{forgotten}");
     assert!(!forgotten.contains("to be put back"), "{forgotten}");
-    assert_eq!(bench.output_of("status", 0), "Nothing is applied here.\n");
-    // For programs nothing is said after it.
+    assert_eq!(fixture.output_of("status", 0), "Nothing is applied here.\n");
+    // In JSON no sentence follows the list.
     fs::write(&journal, kept).unwrap();
-    let json = bench.output_of("rollback --forget --json", 0);
+    let json = fixture.output_of("rollback --forget --json", 0);
     assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok(), "{json}");
 }
 
 #[test]
-fn gro_flush_timeout_goes_with_its_poller() {
+fn gro_flush_timeout_is_rolled_back_when_its_last_poller_ends() {
     needs_root!();
     needs!(program "python3");
-    let bench = Bench::new("poller");
+    let fixture = Fixture::new("poller");
     let (first, second) = (Sleeper::new(), Sleeper::new());
     let (a, b) = (first.0.id(), second.0.id());
-    bench.output_of(&format!("apply prefer-busy-poll --dev IF --poller {a} --poller {b}"), 0);
-    assert_eq!(bench.flush_timeout(), 200_000);
-    let status = bench.output_of("status", 0);
+    fixture.output_of(&format!("apply prefer-busy-poll --dev IF --poller {a} --poller {b}"), 0);
+    assert_eq!(fixture.flush_timeout(), 200_000);
+    let status = fixture.output_of("status", 0);
     assert!(status.contains(&format!("until PID {a}, {b} ends")), "{status}");
     // Neither of them polls, which shows once there is traffic.
     let traffic = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
                    for i in range(200): s.sendto(b'x', ('10.77.0.2', 9))";
-    let client = &bench.lab.client;
+    let client = &fixture.lab.client;
     assert!(client.command("python3").args(["-c", traffic]).status().unwrap().success());
-    wait_until("warned", || bench.tune("status").status.code() == Some(1));
-    let status = bench.output_of("status", 1);
+    wait_until("warned", || fixture.tune("status").status.code() == Some(1));
+    let status = fixture.output_of("status", 1);
     assert!(status.contains("not one was busy polled"), "{status}");
     drop(first);
     thread::sleep(Duration::from_millis(300));
-    assert_eq!(bench.flush_timeout(), 200_000, "one still polls");
+    assert_eq!(fixture.flush_timeout(), 200_000, "one still polls");
     drop(second);
-    wait_until("rolled back", || bench.flush_timeout() == 0 && bench.journal().is_none());
-    // The guard's last word comes after its work.
+    wait_until("rolled back", || fixture.flush_timeout() == 0 && fixture.journal().is_none());
+    // The guard writes its last entry after its work.
     wait_until("the last word", || {
-        let output = bench.tune("status");
+        let output = fixture.tune("status");
         String::from_utf8_lossy(&output.stderr).contains("nobody polls any more")
     });
 }
 
 #[test]
-fn a_guard_that_was_killed_is_missed() {
+fn a_killed_guard_is_reported() {
     needs_root!();
-    let bench = Bench::new("guard");
+    let fixture = Fixture::new("guard");
     let poller = Sleeper::new();
-    bench.output_of(&format!("apply irq-suspend --dev IF --poller {}", poller.0.id()), 0);
-    let status: serde_json::Value = serde_json::from_str(&bench.output_of("status --json", 0)).unwrap();
+    fixture.output_of(&format!("apply irq-suspend --dev IF --poller {}", poller.0.id()), 0);
+    let status: serde_json::Value = serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
     let guard = status["applies"][0]["guard"].as_i64().unwrap();
     assert!(Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap().success());
-    wait_until("the guard is gone", || bench.tune("status").status.code() == Some(1));
-    assert!(bench.output_of("status", 1).contains("nobody is left to roll it back"));
+    wait_until("the guard is gone", || fixture.tune("status").status.code() == Some(1));
+    assert!(fixture.output_of("status", 1).contains("nobody is left to roll it back"));
     drop(poller);
-    let status = bench.output_of("status", 1);
+    let status = fixture.output_of("status", 1);
     assert!(status.contains("gro-flush-timeout set and nobody polls"), "{status}");
-    bench.output_of("rollback", 0);
-    assert_eq!(bench.flush_timeout(), 0);
+    fixture.output_of("rollback", 0);
+    assert_eq!(fixture.flush_timeout(), 0);
 }
 
 #[test]
-fn what_nobody_confirms_is_rolled_back_also_when_the_terminal_has_closed() {
+fn an_unconfirmed_apply_is_rolled_back_also_after_the_terminal_has_closed() {
     needs_root!();
-    let bench = Bench::new("confirm");
-    bench.small();
-    // On a busy machine the time may be over before it is confirmed: then with more of it.
+    let fixture = Fixture::new("confirm");
+    fixture.small();
+    // On a busy machine the time may be over before it is confirmed: then the test tries a longer one.
     let in_time = |seconds: &u64| {
-        bench.output_of(&format!("apply ./small.toml --dev IF --confirm {seconds}s"), 0);
-        let confirmed = bench.tune("confirm").status.success();
-        wait_until("kept or rolled back", || confirmed || bench.journal().is_none());
+        fixture.output_of(&format!("apply ./small.toml --dev IF --confirm {seconds}s"), 0);
+        let confirmed = fixture.tune("confirm").status.success();
+        wait_until("kept or rolled back", || confirmed || fixture.journal().is_none());
         confirmed
     };
     let seconds = [1, 5, 25].into_iter().find(in_time).expect("confirmed in time");
     thread::sleep(Duration::from_millis(seconds * 1000 + 500));
-    assert_eq!(bench.flows(), "32", "it was confirmed");
-    bench.output_of("rollback", 0);
+    assert_eq!(fixture.flows(), "32", "it was confirmed");
+    fixture.output_of("rollback", 0);
 
-    // A shell with its own process group, hung up with everything in it.
-    let mut shell = bench.host().command("sh");
-    let apply = format!("tune apply ./small.toml --dev {} --confirm 2s", bench.host().interface());
+    // A shell in its own process group; the whole group gets SIGHUP.
+    let mut shell = fixture.host().command("sh");
+    let apply = format!("tune apply ./small.toml --dev {} --confirm 2s", fixture.host().interface());
     shell.args(["-c", &format!("{BUSYPOLL} {apply}; echo applied; sleep 600")]);
-    shell.env("BUSYPOLL_STATE", bench.state()).current_dir(&bench.dir).process_group(0);
+    shell.env("BUSYPOLL_STATE", fixture.state()).current_dir(&fixture.dir).process_group(0);
     let mut shell = shell.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    wait_until("applied", || bench.flows() == "32");
+    wait_until("applied", || fixture.flows() == "32");
     let group = format!("-{}", shell.id());
     assert!(Command::new("kill").args(["-HUP", "--", &group]).status().unwrap().success());
     shell.wait().unwrap();
-    wait_until("rolled back", || bench.flows() == "0" && bench.journal().is_none());
-    // The guard's last word comes after its work.
-    wait_until("the last word", || !error_line(&bench.tune("confirm")).contains("in use by"));
-    fails_with(&bench.tune("confirm"), &["nothing waits", "nobody confirmed it"]);
+    wait_until("rolled back", || fixture.flows() == "0" && fixture.journal().is_none());
+    // The guard writes its last entry after its work.
+    wait_until("the last word", || !error_line(&fixture.tune("confirm")).contains("in use by"));
+    fails_with(&fixture.tune("confirm"), &["nothing waits", "nobody confirmed it"]);
 }
 
-/// The numbers of applies begin anew with each journal.
+/// Applies are numbered anew in each journal.
 #[test]
-fn a_guard_leaves_the_next_apply_of_its_number_alone() {
+fn a_guard_does_not_touch_a_later_apply_with_its_number() {
     needs_root!();
-    let bench = Bench::new("number");
-    bench.small();
-    bench.output_of("apply ./small.toml --dev IF --confirm 5s", 0);
-    let status: serde_json::Value = serde_json::from_str(&bench.output_of("status --json", 0)).unwrap();
+    let fixture = Fixture::new("number");
+    fixture.small();
+    fixture.output_of("apply ./small.toml --dev IF --confirm 5s", 0);
+    let status: serde_json::Value = serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
     let guard = status["applies"][0]["guard"].as_u64().unwrap() as u32;
     let kill = |signal: &str| {
         assert!(
@@ -339,119 +339,119 @@ fn a_guard_leaves_the_next_apply_of_its_number_alone() {
         );
     };
     kill("-STOP");
-    bench.output_of("rollback", 0);
-    bench.output_of("apply ./small.toml --dev IF", 0);
+    fixture.output_of("rollback", 0);
+    fixture.output_of("apply ./small.toml --dev IF", 0);
     thread::sleep(Duration::from_secs(5));
     kill("-CONT");
     wait_until("the guard has gone", || Process::open(guard).is_err());
-    assert_eq!(bench.flows(), "32");
-    bench.output_of("rollback", 0);
+    assert_eq!(fixture.flows(), "32");
+    fixture.output_of("rollback", 0);
 }
 
 #[test]
-fn a_guard_also_cleans_up_after_an_apply_that_was_killed() {
+fn a_guard_also_rolls_back_an_apply_that_was_killed() {
     needs_root!();
-    let bench = Bench::new("killed");
-    bench.small();
+    let fixture = Fixture::new("killed");
+    fixture.small();
     for micros in [0, 500, 1000, 2000, 3000, 5000, 8000] {
-        let mut apply = bench.command("apply ./small.toml --dev IF --confirm 1s");
+        let mut apply = fixture.command("apply ./small.toml --dev IF --confirm 1s");
         let mut apply = apply.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         thread::sleep(Duration::from_micros(micros));
         apply.kill().unwrap();
         apply.wait().unwrap();
-        wait_until("rolled back", || bench.flows() == "0" && bench.journal().is_none());
+        wait_until("rolled back", || fixture.flows() == "0" && fixture.journal().is_none());
     }
 }
 
-/// Between making the journal and its first word there is a moment, too.
+/// A process may also end between creating the journal and writing its first entry.
 #[test]
-fn a_journal_without_a_word_is_none() {
+fn an_empty_journal_counts_as_none() {
     needs_root!();
-    let bench = Bench::new("wordless");
-    bench.small();
-    bench.output_of("apply ./small.toml --dev IF", 0);
-    let own = bench.journal().unwrap().with_extension("journal");
-    let number = bench.lab.client.enter(netns::cookie).unwrap().unwrap();
-    let elsewhere = bench.state().join(format!("tune-{number}.journal"));
+    let fixture = Fixture::new("wordless");
+    fixture.small();
+    fixture.output_of("apply ./small.toml --dev IF", 0);
+    let own = fixture.journal().unwrap().with_extension("journal");
+    let number = fixture.lab.client.enter(netns::cookie).unwrap().unwrap();
+    let elsewhere = fixture.state().join(format!("tune-{number}.journal"));
     let listed = || {
         let status: serde_json::Value =
-            serde_json::from_str(&bench.output_of("status --json", 0)).unwrap();
+            serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
         status["elsewhere"].as_array().unwrap().len()
     };
     fs::copy(&own, &elsewhere).unwrap();
     assert_eq!(listed(), 1);
-    bench.output_of("rollback", 0);
+    fixture.output_of("rollback", 0);
     for file in [&own, &elsewhere] {
         fs::write(file, "").unwrap();
     }
     assert_eq!(listed(), 0);
-    // A guard whose maker is not its parent has lost it.
-    bench.output_of("guard 1 --maker 1", 0);
+    // A guard whose parent is not the process that made it has lost that process.
+    fixture.output_of("guard 1 --maker 1", 0);
     assert!(!own.exists() && elsewhere.exists());
 }
 
 #[test]
-fn a_look_leaves_nothing_behind() {
+fn a_plan_or_status_leaves_no_files() {
     needs_root!();
-    let bench = Bench::new("look");
-    bench.small();
-    bench.output_of("status", 0);
-    bench.output_of("plan ./small.toml --dev IF", 0);
-    assert!(!bench.state().exists());
+    let fixture = Fixture::new("look");
+    fixture.small();
+    fixture.output_of("status", 0);
+    fixture.output_of("plan ./small.toml --dev IF", 0);
+    assert!(!fixture.state().exists());
 }
 
 #[test]
-fn journals_of_namespaces_that_are_gone_are_told_apart() {
+fn journals_of_other_namespaces_are_listed_and_those_of_gone_ones_marked() {
     needs_root!();
-    let bench = Bench::new("gone");
-    bench.small();
-    bench.output_of("apply ./small.toml --dev IF", 0);
-    let own = bench.journal().unwrap().with_extension("journal");
-    let there = bench.lab.client.enter(netns::cookie).unwrap().unwrap();
+    let fixture = Fixture::new("gone");
+    fixture.small();
+    fixture.output_of("apply ./small.toml --dev IF", 0);
+    let own = fixture.journal().unwrap().with_extension("journal");
+    let there = fixture.lab.client.enter(netns::cookie).unwrap().unwrap();
     let (there, gone) = (format!("tune-{there}"), format!("tune-{}", u64::MAX));
     for name in [&there, &gone] {
-        fs::copy(&own, bench.state().join(name).with_extension("journal")).unwrap();
+        fs::copy(&own, fixture.state().join(name).with_extension("journal")).unwrap();
     }
-    let status: serde_json::Value = serde_json::from_str(&bench.output_of("status --json", 0)).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
     assert_eq!(status["elsewhere"], serde_json::json!([there]));
-    let gone = bench.state().join(gone).with_extension("journal");
+    let gone = fixture.state().join(gone).with_extension("journal");
     assert_eq!(status["gone"], serde_json::json!([gone]));
-    let told = bench.output_of("status", 0);
+    let told = fixture.output_of("status", 0);
     let line = told.lines().find(|line| line.contains("gone")).unwrap();
     assert!(line.contains(gone.to_str().unwrap()), "{told}");
-    bench.output_of("rollback", 0);
+    fixture.output_of("rollback", 0);
 }
 
 #[test]
-fn two_at_once_are_told_of_each_other() {
+fn of_two_commands_one_waits_and_then_names_the_other() {
     needs_root!();
-    let bench = Bench::new("two");
-    bench.small();
-    bench.output_of("apply ./small.toml --dev IF", 0);
-    let name = bench.journal().unwrap();
-    let lock = Lock::take(&bench.state(), name.file_name().unwrap().to_str().unwrap()).unwrap();
+    let fixture = Fixture::new("two");
+    fixture.small();
+    fixture.output_of("apply ./small.toml --dev IF", 0);
+    let name = fixture.journal().unwrap();
+    let lock = Lock::take(&fixture.state(), name.file_name().unwrap().to_str().unwrap()).unwrap();
     let pid = format!("PID {} (", std::process::id());
     for arguments in ["rollback", "apply irq-suspend --dev IF --poller 1", "confirm"] {
-        fails_with(&bench.tune(arguments), &[&pid, "in use by"]);
+        fails_with(&fixture.tune(arguments), &[&pid, "in use by"]);
     }
-    assert_eq!(bench.flows(), "32");
-    // Who is done in a moment is waited for.
+    assert_eq!(fixture.flows(), "32");
+    // A command that is done within two seconds is waited for.
     let done = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(300));
         drop(lock);
     });
-    bench.output_of("rollback", 0);
-    assert_eq!(bench.flows(), "0");
+    fixture.output_of("rollback", 0);
+    assert_eq!(fixture.flows(), "0");
     done.join().unwrap();
 }
 
 #[test]
 fn a_newer_or_damaged_journal_is_left_alone() {
     needs_root!();
-    let bench = Bench::new("newer");
-    bench.small();
-    bench.output_of("apply ./small.toml --dev IF", 0);
-    let file = bench.journal().unwrap().with_extension("journal");
+    let fixture = Fixture::new("newer");
+    fixture.small();
+    fixture.output_of("apply ./small.toml --dev IF", 0);
+    let file = fixture.journal().unwrap().with_extension("journal");
     let good = fs::read_to_string(&file).unwrap();
     for (text, wanted) in [
         (good.replacen("busypoll-journal 1", "busypoll-journal 2", 1), "newer busypoll"),
@@ -461,95 +461,95 @@ fn a_newer_or_damaged_journal_is_left_alone() {
         fs::write(&file, &text).unwrap();
         for arguments in ["status", "rollback", "apply ./small.toml --dev IF"] {
             if arguments == "apply ./small.toml --dev IF" {
-                fs::write(bench.dir.join("small.toml"), "[queues]\nrps-flow-cnt = 64\n").unwrap();
+                fs::write(fixture.dir.join("small.toml"), "[queues]\nrps-flow-cnt = 64\n").unwrap();
             }
-            fails_with(&bench.tune(arguments), &[file.to_str().unwrap(), wanted]);
+            fails_with(&fixture.tune(arguments), &[file.to_str().unwrap(), wanted]);
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     }
     fs::write(&file, good).unwrap();
-    bench.output_of("rollback", 0);
-    assert_eq!(bench.flows(), "0");
+    fixture.output_of("rollback", 0);
+    assert_eq!(fixture.flows(), "0");
 }
 
 #[test]
-fn on_a_full_disk_nothing_is_changed_and_what_was_is_put_back() {
+fn on_a_full_disk_apply_changes_nothing_and_rollback_still_works() {
     needs_root!();
     needs!(program "unshare", program "mount");
-    let bench = Bench::new("full");
-    bench.small();
-    fs::create_dir(bench.state()).unwrap();
+    let fixture = Fixture::new("full");
+    fixture.small();
+    fs::create_dir(fixture.state()).unwrap();
     let script = "mount -t tmpfs -o size=8k none $BUSYPOLL_STATE; cd $BUSYPOLL_STATE/..; \
                   head -c 9000 /dev/zero > state/full; $1 && exit 8; $2 && exit 9; rm state/full; \
                   $1 && { head -c 9000 /dev/zero > state/full; $3; }";
     let line = |arguments: &str| {
-        let arguments = arguments.replace("IF", bench.host().interface());
+        let arguments = arguments.replace("IF", fixture.host().interface());
         format!("{BUSYPOLL} tune {arguments}")
     };
-    let output = bench
+    let output = fixture
         .host()
         .command("unshare")
         .args(["-m", "sh", "-c", script, "sh"])
         .arg(line("apply ./small.toml --dev IF"))
         .arg(line(&format!("apply irq-suspend --dev IF --poller {}", std::process::id())))
         .arg(line("rollback"))
-        .env("BUSYPOLL_STATE", bench.state())
-        .current_dir(&bench.dir)
+        .env("BUSYPOLL_STATE", fixture.state())
+        .current_dir(&fixture.dir)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("no space left") && said.contains("nothing was changed"), "{output:?}");
     assert!(output.status.success(), "{output:?}");
-    assert_eq!((bench.flows().as_str(), bench.flush_timeout()), ("0", 0));
+    assert_eq!((fixture.flows().as_str(), fixture.flush_timeout()), ("0", 0));
 }
 
 #[test]
-fn a_read_only_sys_takes_everything_back() {
+fn with_a_read_only_sys_everything_is_rolled_back() {
     needs_root!();
     needs!(program "unshare", program "mount");
-    let bench = Bench::new("readonly");
-    // GRO goes off by ioctl, which works; then the queues' files cannot be written.
+    let fixture = Fixture::new("readonly");
+    // GRO is switched off by ioctl, which works; then the queues' files cannot be written.
     fs::write(
-        bench.dir.join("p.toml"),
+        fixture.dir.join("p.toml"),
         "[features]\nrx-gro-list = true\n[queues]\nrps-flow-cnt = 32\n",
     )
     .unwrap();
-    let apply = format!("exec {BUSYPOLL} tune apply ./p.toml --dev {}", bench.host().interface());
-    let output = bench
+    let apply = format!("exec {BUSYPOLL} tune apply ./p.toml --dev {}", fixture.host().interface());
+    let output = fixture
         .host()
         .command("unshare")
         .args(["-m", "sh", "-c", &format!("mount -t sysfs -o ro none /sys && {apply}")])
-        .env("BUSYPOLL_STATE", bench.state())
-        .current_dir(&bench.dir)
+        .env("BUSYPOLL_STATE", fixture.state())
+        .current_dir(&fixture.dir)
         .output()
         .unwrap();
     fails_with(&output, &["Read-only file system", "as it was before"]);
-    assert!(bench.journal().is_none());
-    let list = bench
+    assert!(fixture.journal().is_none());
+    let list = fixture
         .host()
         .enter(|| {
             let features =
-                busypoll_linux::ethtool::Ethtool::open(bench.host().interface()).unwrap();
+                busypoll_linux::ethtool::Ethtool::open(fixture.host().interface()).unwrap();
             features.all_off(&["rx-gro-list"]).unwrap()
         })
         .unwrap();
-    assert!(list && bench.flows() == "0");
+    assert!(list && fixture.flows() == "0");
 }
 
-/// Root of a user namespace owns its network namespace, but per-NAPI settings want the real root.
+/// Root of a user namespace owns its network namespace, but per-NAPI settings need root of the initial one.
 #[test]
-fn root_of_a_user_namespace_is_told_what_it_lacks_and_nothing_stays() {
+fn root_of_a_user_namespace_learns_what_is_missing_and_nothing_remains() {
     needs_root!();
     needs!(program "setpriv", program "unshare");
-    let bench = Bench::new("userns");
+    let fixture = Fixture::new("userns");
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let can =
         Command::new("setpriv").args(user).args(["unshare", "--user", "true"]).output().unwrap();
     if !can.status.success() {
         return busypoll_lab::needs::skipped(module_path!(), "user namespaces for everybody");
     }
-    // The command where everybody can read it, and a directory the user may write.
-    let (program, state) = (bench.dir.join("busypoll"), bench.dir.join("open"));
+    // A copy of the command that every user can read, and a directory that the user may write.
+    let (program, state) = (fixture.dir.join("busypoll"), fixture.dir.join("open"));
     fs::copy(BUSYPOLL, &program).unwrap();
     fs::create_dir(&state).unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);

@@ -1,8 +1,8 @@
-//! `busypoll tune` on real drivers, in the test machine: planned, applied, checked by ethtool, sysfs and
-//! /proc, killed in the middle, rolled back, compared bit for bit; and what it refuses.
+//! `busypoll tune` on real drivers, in the virtual machine: planned, applied, checked by ethtool, sysfs and /proc, killed in
+//! the middle, rolled back, compared bit for bit; and what it refuses.
 //!
-//! One machine for all of it: a step leaves the machine as it found it, and a step that fails is named.
-//! `VM_STEP=` runs the steps whose names contain that alone.
+//! One machine serves all steps: each must leave the machine as it found it, and a step that fails is named. `VM_STEP=`
+//! runs only the steps whose names contain its value.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::vm_machine::{Vm, builder};
 
 waiter_test!();
 
-/// Everything that tune can touch, as others see it.
+/// All settings that tune can change, as other tools show them.
 const SNAPSHOT: &str = "
 for device in intel0 virtio0; do
     for question in -c -k -l -g; do ethtool $question $device 2>/dev/null; done
@@ -29,7 +29,7 @@ grep '' irq/*/smp_affinity irq/default_smp_affinity sys/net/core/busy_* sys/net/
 ";
 
 #[test]
-fn tune_changes_what_it_says_and_puts_everything_back() {
+fn tune_changes_what_it_says_and_rolls_everything_back() {
     needs_vm!();
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");
     let Some(tools) = needs::unpacked("tools") else {
@@ -52,26 +52,26 @@ fn tune_changes_what_it_says_and_puts_everything_back() {
 type Step = (&'static str, fn(&Vm));
 
 const STEPS: &[Step] = &[
-    ("a plan changes nothing and says what it costs", plan),
+    ("a plan changes nothing and states the costs", plan),
     ("an apply is seen by ethtool and in /proc", apply_and_roll_back),
-    ("two applies are put back as one", second_apply),
-    ("queues and rings", queues_and_rings),
-    ("irqbalance leaves what was moved alone", irqbalance),
+    ("two applies are rolled back as one", second_apply),
+    ("settings of queues survive changes of channels and rings", queues_and_rings),
+    ("irqbalance leaves moved interrupts alone", irqbalance),
     ("kill -9 at any time", killed),
     ("kill -9 of a rollback", rollback_killed),
-    ("what the driver has not is told", not_to_be_had),
+    ("settings that the driver lacks are reported", not_available),
     ("gro_flush_timeout lives as long as the poller", poller_ends),
-    ("unconfirmed", unconfirmed),
+    ("an unconfirmed apply is rolled back", unconfirmed),
     ("a device that comes back with another index", comes_back),
     ("a device that is gone", gone),
     ("refusals", refusals),
     ("without privileges", unprivileged),
     ("read-only /proc and /sys", read_only),
-    ("two at once", two_at_once),
+    ("two commands at once", two_at_once),
     ("a journal from a newer version", newer_journal),
 ];
 
-/// One line of complaint. That nothing has changed is seen when the step is over.
+/// One line of error. The end of the step checks that nothing has changed.
 fn refused(vm: &Vm, command: &str, wanted: &[&str]) {
     let ran = vm.sh(command);
     assert_eq!(ran.status, 2, "{command}: {ran:?}");
@@ -114,7 +114,7 @@ fn apply_and_roll_back(vm: &Vm) {
     output_of("ethtool -k intel0", "generic-receive-offload: off");
     output_of("cat /proc/sys/net/core/busy_read", "50");
     output_of("cat /proc/sys/net/core/busy_poll", "50");
-    // On the NIC's node, beside the application's CPU.
+    // On the NIC's NUMA node, not on the application's CPU.
     output_of("cat /proc/irq/$irq/smp_affinity_list", "3");
     let status = vm.sh("busypoll tune status");
     contains(&status, &["apply 1: lowest-latency", "rx-usecs was 3us, set to 0us"]);
@@ -129,7 +129,7 @@ fn second_apply(vm: &Vm) {
     roll_back(vm);
 }
 
-/// Drivers take their queues down for these: what belongs to them comes back too.
+/// Drivers take their queues down for these changes: settings of the queues are restored too.
 fn queues_and_rings(vm: &Vm) {
     let profile = "[channels]\ncombined = 1\n[rings]\nrx = 128\n";
     vm.output_of(&format!("printf '{profile}' > /tmp/queues.toml"));
@@ -144,7 +144,7 @@ fn queues_and_rings(vm: &Vm) {
     vm.output_of("echo 0 > /sys/class/net/virtio0/queues/rx-1/rps_cpus");
 }
 
-/// irqbalance itself, which spreads all interrupts each time it is told to look again.
+/// irqbalance distributes all interrupts each time it gets SIGHUP.
 fn irqbalance(vm: &Vm) {
     vm.output_of(
         "for f in /proc/irq/*/smp_affinity; do echo \"echo $(cat $f) > $f\"; done > /tmp/affinities;
@@ -173,18 +173,18 @@ fn irqbalance(vm: &Vm) {
          sh /tmp/affinities 2>/dev/null");
 }
 
-/// What tune writes to the system and to its journal, all but ioctls, which come between.
+/// The calls by which tune writes to the system and to its journal. ioctls are missing; they come between.
 const CALLS: &str = "write,pwrite64,fsync,fdatasync,renameat,unlink,unlinkat";
 
-/// The calls that the command makes, in their order.
+/// The calls that the command makes, in order.
 fn calls(vm: &Vm, command: &str) -> Vec<String> {
     vm.sh(&format!("strace -f --seccomp-bpf -o /tmp/calls -e trace={CALLS} {command}"));
     let name = |line: &str| Some(line.split_whitespace().nth(1)?.split_once('(')?.0.to_owned());
     vm.output_of("cat /tmp/calls").lines().filter_map(name).collect()
 }
 
-/// Kills the command as it enters the `at`th of these calls, where strace(1) holds it up. (strace counts
-/// each kind for itself.)
+/// Kills the command as it enters the `at`th of these calls, where strace(1) stops it. (strace counts each kind of call
+/// separately.)
 fn kill_at(vm: &Vm, calls: &[String], at: usize, command: &str) {
     let call = &calls[at];
     let when = calls[..=at].iter().filter(|other| *other == call).count();
@@ -207,10 +207,10 @@ fn kill_at(vm: &Vm, calls: &[String], at: usize, command: &str) {
 
 const APPLY: &str = "busypoll tune apply lowest-latency --dev intel0 --dev virtio0 --app-cpus 2";
 
-/// Wherever it was, a rollback puts everything back.
+/// Wherever the command was killed, a rollback restores everything.
 fn killed(vm: &Vm) {
     let before = vm.output_of(SNAPSHOT);
-    // The first apply of all makes directories besides.
+    // The first apply also makes directories.
     vm.sh(APPLY);
     roll_back(vm);
     let calls = calls(vm, APPLY);
@@ -239,23 +239,23 @@ fn rollback_killed(vm: &Vm) {
     }
 }
 
-/// So many of the first `length` numbers, the ends among them.
+/// `count` of the first `length` numbers, including both ends.
 fn spread(length: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| i * (length - 1) / (count - 1))
 }
 
-/// virtio_net of Linux 6.1 on this QEMU has no interrupt coalescing to set.
-fn not_to_be_had(vm: &Vm) {
+/// virtio_net of Linux 6.1 on this QEMU has no interrupt coalescing settings.
+fn not_available(vm: &Vm) {
     let ran = vm.sh("busypoll tune plan busy-poll --dev virtio0");
     assert_eq!(ran.status, 0, "{ran:?}");
-    // Its driver would take the value and refuse it for the device: nothing is promised.
+    // The driver would accept the value and the device refuse it: the plan promises nothing.
     contains(&ran, &["VIRTIO_NET_F_NOTF_COAL"]);
     assert!(!ran.stdout.contains("-> 100us"), "{ran:?}");
     let ran = vm.sh("busypoll tune apply busy-poll --dev virtio0");
     assert!(ran.status < 2 && !ran.stdout.contains("refused"), "{ran:?}");
     assert!(vm.output_of("ethtool -c virtio0").contains("rx-usecs: 0"));
     roll_back(vm);
-    // Without irq-suspend-timeout (Linux 6.13) the profile is about nothing.
+    // Without irq-suspend-timeout (Linux 6.13) the profile is useless.
     refused(
         vm,
         "busypoll tune apply irq-suspend --dev intel0 --poller 1",
@@ -288,7 +288,7 @@ fn unconfirmed(vm: &Vm) {
     let ran = vm.sh("busypoll tune apply busy-poll --dev intel0 --confirm 2s");
     contains(&ran, &["confirm"]);
     as_before(vm, &before);
-    // The machine is emulated and may be too slow to confirm in time: then with more of it.
+    // The emulated machine may be too slow to confirm in time: then the test tries a longer time.
     let in_time = |seconds: &u32| {
         vm.sh(&format!("busypoll tune apply busy-poll --dev intel0 --confirm {seconds}s"));
         let confirmed = vm.sh("busypoll tune confirm").status == 0;
@@ -303,19 +303,19 @@ fn unconfirmed(vm: &Vm) {
     roll_back(vm);
 }
 
-/// By itself, within seconds.
+/// It happens by itself, within seconds.
 fn as_before(vm: &Vm, before: &str) {
     support::wait_until("rolled back by itself", || {
         vm.output_of(SNAPSHOT) == before && vm.output_of("busypoll tune status").starts_with("Nothing")
     });
 }
 
-/// The driver lets go of the device and takes it again: another index, and the driver's own defaults.
+/// The driver is unbound from the device and bound again: the interface has another index, and the driver's defaults.
 fn comes_back(vm: &Vm) {
     let index = || vm.output_of("cat /sys/class/net/intel0/ifindex");
     vm.sh("busypoll tune apply busy-poll --dev intel0");
     let first = index();
-    vm.output_of(AGAIN);
+    vm.output_of(REBIND);
     assert_ne!(first, index());
     vm.output_of("ethtool -C intel0 rx-usecs 50");
     roll_back(vm);
@@ -323,7 +323,7 @@ fn comes_back(vm: &Vm) {
 }
 
 /// Unbinds and binds the Intel NIC, whose new interface gets its old name and address.
-const AGAIN: &str = "
+const REBIND: &str = "
 pci=$(basename $(readlink /sys/class/net/intel0/device))
 driver=/sys/bus/pci/drivers/e1000e
 echo $pci > $driver/unbind
@@ -343,7 +343,7 @@ fn gone(vm: &Vm) {
     assert_eq!(ran.status, 1, "{ran:?}");
     contains(&ran, &["rx-usecs", "not put back", "--forget"]);
     assert_eq!(vm.output_of("cat /proc/sys/net/core/busy_read"), "0\n", "the rest is put back");
-    let back = AGAIN.replace("echo $pci > $driver/unbind", "").replace(
+    let back = REBIND.replace("echo $pci > $driver/unbind", "").replace(
         "pci=$(basename $(readlink /sys/class/net/intel0/device))",
         &format!("pci={}", pci.trim()),
     );
@@ -400,7 +400,7 @@ fn read_only(vm: &Vm) {
     }
 }
 
-/// The first is held up by strace(1) as it writes its journal.
+/// strace(1) stops the first command as it writes its journal.
 fn two_at_once(vm: &Vm) {
     vm.output_of(
         "strace -f --seccomp-bpf -o /dev/null -e trace=fsync,fdatasync \
@@ -431,7 +431,7 @@ fn newer_journal(vm: &Vm) {
     roll_back(vm);
 }
 
-/// What was applied went with the power; its journal is told from one of this boot.
+/// The applied settings ended with the power; the journal is recognised as one of an earlier boot.
 #[test]
 fn a_power_cut_ends_what_was_applied() {
     needs_vm!();
@@ -445,7 +445,7 @@ fn a_power_cut_ends_what_was_applied() {
     assert_ne!(vm.output_of("ls /var/lib/busypoll"), "");
     vm.output_of("ethtool -C intel0 rx-usecs 50");
     assert_eq!(vm.sh(&format!("{state} busypoll tune rollback")).status, 0);
-    // Somebody has set it since: it is theirs.
+    // It was set after the boot, so the rollback leaves it alone.
     assert!(vm.output_of("ethtool -c intel0").contains("rx-usecs: 50\n"));
     let ran = vm.sh(&format!("{state} busypoll tune apply busy-poll --dev intel0"));
     assert!(ran.status < 2, "{ran:?}");
