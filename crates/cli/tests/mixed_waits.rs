@@ -134,8 +134,9 @@ cases! { mixed:
 }
 
 cases! { late:
-    called_out unnamed unnamed_polled taken_out inherited reserved blocking passed_on had_waited shared connected
-    cancelled_in_epoll told_once told_all
+    woken_when_activated recv_before_bind poll_before_bind removed_while_activated inherited reserved_number
+    blocking_in_a_child passed_over_exec inherited_after_wait shared_by_three connected_in_a_child
+    cancelled_in_epoll reported_once reported_to_all
 }
 
 cases! { below: streams numbers cancelled jumped }

@@ -1,6 +1,6 @@
-/* A thread waits in an epoll instance; then a listener is made and added to it. Echoes at PORT; "ready" when it listens.
- *
- *   added PORT listened|added    it is added when it listens, or listens when it was added */
+/* A thread waits in an epoll instance; then a listener is made and added to it. Echoes at PORT; prints "ready" when it
+ * listens.
+ *   added PORT listened|added    the listener is added after listen, or before */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ int main(int argc, char **argv)
     pthread_t thread;
     epoll = epoll_create1(0);
     pthread_create(&thread, NULL, serve, NULL);
-    /* As long as the thread needs to wait. */
+    /* Time for the thread to begin to wait. */
     usleep(300 * 1000);
     listener = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

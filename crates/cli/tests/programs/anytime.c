@@ -1,5 +1,5 @@
 // Calls the C library's socket functions at every moment at which a program may: from a handler that has interrupted
-// malloc, from constructors and destructors, from a child of vfork, from a thread made by clone. Says `ok`, or what went
+// malloc, from constructors and destructors, from a child of vfork, from a thread made by clone. Prints `ok`, or what went
 // wrong. Built as a program, and with -DLIBRARY as a library that the program loads and unloads.
 //     anytime PEER-ADDRESS CASE [SECONDS]; the peer echoes at port 7, by TCP and UDP
 #define _GNU_SOURCE
@@ -66,7 +66,7 @@ static void datagram(void) {
     MUST(close(fd));
 }
 
-// A bit of everything.
+// Uses each kind of socket call once.
 static void use(void) {
     int fd = connected();
     echo(fd);
@@ -82,7 +82,7 @@ void use_from(struct sockaddr_in to) { peer = to, use(); }
 #else
 
 static volatile int handled, steps, wanted = 1 << 30;
-// Of the handler's alone.
+// Used only by the handler.
 static int stream, udp, pipes[2];
 static char big[20000];
 
@@ -94,7 +94,7 @@ static void child(void) {
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 3) errno = 0, fail("a child's end");
 }
 
-// One of the functions of signal-safety(7), in turn.
+// Calls one of the functions of signal-safety(7); `turn` selects which.
 static void step(int turn) {
     struct sockaddr_in name;
     socklen_t len = sizeof name, four = sizeof(int);
@@ -151,7 +151,7 @@ static void on_alarm(int signal) {
     errno = before;
 }
 
-// Blocks full of a byte of their own, and whether they still are.
+// Allocates blocks filled with a byte each, and checks that they are unchanged.
 static void churn(unsigned turn) {
     static struct { unsigned char *at, mark; size_t len; } blocks[64];
     unsigned k = turn * 7 % 64;
@@ -221,7 +221,7 @@ static void vforked(void) {
     use();
 }
 
-// The first socket of all in a handler: another later is what it would have been.
+// The first socket of the process is used in a handler: later sockets must be as ever.
 static void first(int signal) { use(); }
 static void in_first(void) {
     signal(SIGUSR1, first);
@@ -260,7 +260,7 @@ int main(int count, char **words) {
     else if (!strcmp(the_case, "destructor")) kept = connected(), echo(kept);
     else if (!strcmp(the_case, "atexit")) kept = connected(), echo(kept), atexit(bye);
     else if (!strcmp(the_case, "connecting")) {
-        // Nobody is there.
+        // No socket is bound to that port.
         struct sockaddr_in nobody = peer;
         nobody.sin_addr.s_addr ^= htonl(0x70);
         int fd = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));

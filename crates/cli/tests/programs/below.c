@@ -1,5 +1,5 @@
-/* What is done to sockets below the socket calls of the C library: by stdio, by the numbers of system calls, by
- * cancelling who waits for them, by jumping out of a handler.
+/* Sockets used by other means than the C library's socket functions: by stdio, by system call numbers, in threads that
+ * are cancelled, in calls that a handler leaves by longjmp.
  *
  *   below PEER streams|numbers|cancelled|jumped
  *
@@ -26,7 +26,7 @@
 
 static struct sockaddr_in peer;
 
-/* A connection to the peer; who is not answered within this time will not be. */
+/* A connection to the peer. An answer that takes longer than this timeout will not come. */
 static int connected(void)
 {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -43,7 +43,7 @@ static int echoes(int fd)
     return send(fd, &c, 1, 0) == 1 && recv(fd, &c, 1, 0) == 1 && c == 'e';
 }
 
-/* A connection from the peer, by the lowest number. The peer goes on with `orders` only once it sees its end. */
+/* A connection from the peer, with the lowest number. The peer reads further `orders` only when this connection ends. */
 static int called(int orders)
 {
     struct sockaddr_in own;
@@ -60,7 +60,7 @@ static int called(int orders)
     return listener;
 }
 
-/* Who closes a stream closes its connection, and the number is the next file's. */
+/* fclose closes the stream's connection, and the next file gets the number. */
 static void streams(void)
 {
     int orders = connected(), fd = called(orders);
@@ -79,7 +79,7 @@ static void streams(void)
     printf("a read: %zd, fclose: %d\n", read(fd, &c, 1), fclose(stream));
 }
 
-/* The calls that the kernel and the C library have in different shapes. */
+/* The calls that have different forms in the kernel and in the C library. */
 static void waits(const char *when, int fd, int set)
 {
     unsigned long mask[2] = {0, ~0ul};
@@ -209,7 +209,7 @@ static void cancelled(void)
     cancel("one that polls", wait_in_poll, 100000, NULL);
     cancel("one that does not sleep", busy, 10000, NULL);
     cancel("one that will not", unwilling, 100000, "u");
-    /* Most likely the next thread has the name of the last. */
+    /* Most likely the next thread has the same pthread_t as the last one. */
     cancel("one that does something else", pausing, 100000, NULL);
     pthread_t next;
     pthread_create(&next, NULL, receive_one, NULL);
@@ -243,7 +243,7 @@ static void wait_in_ppoll(int fd)
     ppoll(&(struct pollfd){fd, POLLIN, 0}, 1, NULL, &none);
 }
 
-/* Waits for `fd`, and is taken out of that by a handler after which calls go on, or not. */
+/* Waits for `fd`; a handler jumps out of the wait. With SA_RESTART in `flags` the call would otherwise be restarted. */
 static void jump_out(void (*wait)(int), int fd, int flags)
 {
     struct sigaction action = {.sa_handler = jump, .sa_flags = flags};
@@ -259,7 +259,7 @@ static void jump_out(void (*wait)(int), int fd, int flags)
     printf("jumped, blocked: %d; ", sigismember(&now, SIGALRM));
 }
 
-/* What a call held that is not returned from is let go of: closed, a socket is closed. */
+/* A call that is left by longjmp releases what it held: the socket can be closed. */
 static void jumped(void)
 {
     void (*ways[])(int) = {wait_in_recv, wait_in_waitall, wait_in_select, wait_in_ppoll};

@@ -1,4 +1,4 @@
-/* Becomes a daemon that lives for a while, and says its number. */
+/* Becomes a daemon that lives for a while, and prints its process number. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>

@@ -1,9 +1,9 @@
-/* A server that waits in receive calls: echoes TCP, a thread per connection, on the port given.
+/* A server that waits in receive calls: echoes TCP, a thread per connection, on the given port.
  *
  *   echo PORT [nodump] [fork] [more N]
  *
- * nodump: not dumpable. fork: a child serves, for 20 s at most; a line on standard input ends the parent.
- * more N: opens N UDP sockets, says "ready" and ends after 20 ms. */
+ * nodump: not dumpable. fork: a child serves, for at most 20 s; a line on standard input ends the parent.
+ * more N: opens N UDP sockets, prints "ready" and ends after 20 ms. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>

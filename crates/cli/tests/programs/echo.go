@@ -1,4 +1,4 @@
-// Echoes TCP on the port given, as Go's runtime does it: one epoll instance for everything.
+// Echoes TCP on the given port as Go's runtime does it: one epoll instance for all connections.
 package main
 
 import (

@@ -1,5 +1,5 @@
-/* Waits that must end as the kernel's own, though a library may make more than one call of each: one by its name. Says
- * "as it should", or what was not. */
+/* Waits that must end as the kernel's own, though the library may make several system calls for one. Takes the name of a
+ * case; prints "as it should", or the check that failed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -54,7 +54,7 @@ static void every(int microseconds, int again)
     CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
 
-/* A handler that is there no more when it has run. */
+/* A handler that is removed when it has run (SA_RESETHAND). */
 static void once(void)
 {
     struct sigaction action = { .sa_handler = count, .sa_flags = SA_RESETHAND };
@@ -67,7 +67,7 @@ static void once(void)
     CHECK(action.sa_handler == SIG_DFL);
 }
 
-/* What is left of the time is told, also where a signal ends the wait. */
+/* select writes back the remaining time, also when a signal ends the wait. */
 static void left(void)
 {
     struct timeval time = { 0, 300000 };
@@ -81,7 +81,7 @@ static void left(void)
         FD_SET(s, &set);
         result = select(s + 1, &set, NULL, NULL, &time);
     } while (result < 0 && errno == EINTR);
-    /* Each takes ten milliseconds at least. */
+    /* Each interrupted wait takes ten milliseconds at least. */
     CHECK(result == 0 && handled <= 31);
     CHECK(time.tv_sec == 0 && time.tv_usec == 0);
 }
@@ -99,7 +99,7 @@ static void wrong(void)
     CHECK(signal(SIGUSR1, SIG_ERR) == SIG_ERR && errno == EINVAL);
 }
 
-/* Some news of the kernel's is told to who looks first. */
+/* Some events are reported only to the first poll: a change of the mount table. */
 static void news(void)
 {
     struct pollfd fds[2] = { { quiet(), POLLIN, 0 }, { open("/proc/self/mountinfo", O_RDONLY), POLLPRI, 0 } };
@@ -115,7 +115,7 @@ static void news(void)
     CHECK(poll(fds, 2, 30000) == 1 && fds[1].revents & POLLPRI);
 }
 
-/* Who has confined himself to the calls that he makes is not to make others. */
+/* In a process with a seccomp filter the library must not make calls that the program does not make. */
 static void confined(void)
 {
     struct pollfd fd = { quiet(), POLLIN, 0 };
@@ -136,7 +136,7 @@ static void confined(void)
     filter[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
     setvbuf(stdout, NULL, _IONBF, 0);
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    /* One that is refused confines nobody. */
+    /* A filter that the kernel refuses confines nothing. */
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) == -1 && errno == EFAULT);
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
     for (int i = 0; i < 3000; i++) {

@@ -1,10 +1,10 @@
 // A FIX session over QuickFIX: logs on, heartbeats, and sends orders that are each answered.
 //
 //   fix acceptor PORT
-//   fix initiator PORT HOST ORDERS GAP_US [heartbeats]     says "done ORDERS p50 US us" and logs out,
-//                                                          if told so once heartbeats have gone both ways
+//   fix initiator PORT HOST ORDERS GAP_US [heartbeats]     prints "done ORDERS p50 US us" and logs out; with
+//                                                          `heartbeats` only after both ends have sent one
 //
-// Each side waits as QuickFIX does it, in select.
+// Each side waits as QuickFIX does, in select.
 #include <quickfix/Application.h>
 #include <quickfix/MessageStore.h>
 #include <quickfix/Session.h>
@@ -36,7 +36,7 @@ public:
     bool loggedOn = false;
     int answers = 0;
     bool sentHeartbeat = false, heardHeartbeat = false;
-    // When the last answer came, by the thread that received it.
+    // When the last answer arrived, written by the thread that received it.
     Clock::time_point arrived;
     bool acceptor;
 
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
     std::stringstream text;
     text << "[DEFAULT]\nConnectionType=" << argv[1] << "\nHeartBtInt=1\nReconnectInterval=1\n"
          << "StartTime=00:00:00\nEndTime=00:00:00\nUseDataDictionary=N\nSocketNodelay=Y\n"
-         // Each run of the initiator begins with number 1.
+         // Each run of the initiator starts with sequence number 1.
          << "ResetOnLogon=Y\n"
          << (acceptor ? "SocketAcceptPort=" : "SocketConnectPort=") << argv[2] << "\n"
          << (acceptor ? "" : "SocketConnectHost=") << (acceptor ? "" : argv[3]) << "\n"

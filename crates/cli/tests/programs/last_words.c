@@ -1,4 +1,4 @@
-/* Connects, sends what its peer is slow to take, and ends: `last_words ADDRESS PORT HOW`. */
+/* Connects, sends more than its slow peer has read, and ends: `last_words ADDRESS PORT HOW`. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
     s = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(s, (void *)&to, sizeof to) || send(s, zeros, sizeof zeros, 0) != sizeof zeros)
         return 7;
-    /* The peer has said a byte. */
+    /* The peer has sent a byte. */
     if (recv(s, &byte, 1, strcmp(how, "unread") ? 0 : MSG_PEEK) != 1)
         return 6;
     if (sigaction(SIGTERM, NULL, &is) || is.sa_handler != SIG_DFL || is.sa_flags)

@@ -1,7 +1,8 @@
-/* Threads that wait before the socket they wait for comes to life.
+/* Threads and child processes that wait for a socket before it is activated.
  *
- *   late PEER called_out|unnamed|unnamed_polled|taken_out|inherited|reserved|blocking|passed_on|had_waited|shared|
- *             connected|cancelled_in_epoll|told_once|told_all
+ *   late PEER woken_when_activated|recv_before_bind|poll_before_bind|removed_while_activated|inherited|
+ *             reserved_number|blocking_in_a_child|passed_over_exec|inherited_after_wait|shared_by_three|
+ *             connected_in_a_child|cancelled_in_epoll|reported_once|reported_to_all
  *
  * PEER echoes datagrams and bytes on port 7, as for `mixed.c`. */
 #define _GNU_SOURCE
@@ -25,7 +26,7 @@
 static struct sockaddr_in peer;
 static int watched;
 
-/* Seconds after which a thread that should have been woken has not been. */
+/* Seconds after which a thread should have been woken. */
 enum { LONG = 20 };
 
 static void *wait_in_epoll(void *unused)
@@ -35,8 +36,8 @@ static void *wait_in_epoll(void *unused)
     return (void *)(long)(n == 1 ? (int)event.data.u32 : -1);
 }
 
-/* Threads wait for an epoll instance without a socket that lives; then it is given one, which becomes readable. */
-static void called_out(void)
+/* Threads wait for an epoll instance without an activated socket; then one is added, and becomes readable. */
+static void woken_when_activated(void)
 {
     pthread_t threads[3];
     watched = epoll_create1(0);
@@ -45,7 +46,7 @@ static void called_out(void)
     epoll_ctl(watched, EPOLL_CTL_ADD, nothing, &event);
     for (int i = 0; i < 3; i++)
         pthread_create(&threads[i], NULL, wait_in_epoll, NULL);
-    /* However long it takes them: what they must not do is sleep on. */
+    /* Most likely all threads wait by now; in any case they must not sleep on. */
     usleep(100000);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(fd, (struct sockaddr *)&peer, sizeof peer))
@@ -68,8 +69,8 @@ static void *wait_in_recv(void *socket)
     return (void *)recv(*(int *)socket, text, sizeof text, 0);
 }
 
-/* A thread waits in recv on a socket that has no port yet; another sends by it. */
-static void unnamed(void)
+/* A thread waits in recv on a socket that has no port yet; another sends through it. */
+static void recv_before_bind(void)
 {
     pthread_t thread;
     void *got;
@@ -96,8 +97,8 @@ static void *wait_in_select(void *socket)
     return (void *)(long)select(*(int *)socket + 1, &set, NULL, NULL, &limit);
 }
 
-/* As unnamed, but it waits in poll or select; the socket does not block. */
-static void unnamed_polled(void)
+/* The same in poll or select, on a non-blocking socket. */
+static void poll_before_bind(void)
 {
     void *(*ways[])(void *) = {wait_in_poll, wait_in_select};
     for (int i = 0; i < 2; i++) {
@@ -133,7 +134,7 @@ static void *send_one(void *socket)
     return NULL;
 }
 
-/* Sends by a socket and waits for the echo. */
+/* Sends through a socket and waits for the echo. */
 static void have_echo(int fd)
 {
     struct pollfd readable = {.fd = fd, .events = POLLIN};
@@ -148,9 +149,9 @@ static double micros(void)
     return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
 }
 
-/* A socket is taken out of sets, or changed there, while it comes to life. The more sets, the longer that takes it;
- * it goes over in the first of them first. */
-static void taken_out(void)
+/* A socket is removed from sets, or modified there, while it is activated. With many sets this takes long; activation
+ * begins with the first set. */
+static void removed_while_activated(void)
 {
     enum { ROUNDS = 30, SETS = 200, APART = 20 };
     int failed = 0, told = 0, wrong = 0;
@@ -182,7 +183,7 @@ static void taken_out(void)
     printf("failed %d, told otherwise %d, of the old %d\n", failed, told, wrong);
 }
 
-/* A child changes and takes out what it has inherited, before it waits for it. */
+/* A child modifies and removes inherited members, before it waits for them. */
 static void inherited(void)
 {
     for (int lives = 0; lives < 2; lives++) {
@@ -218,8 +219,8 @@ static void *wait_in_accept(void *listener)
     return (void *)(long)accept(*(int *)listener, NULL, NULL);
 }
 
-/* The number that a call of accept will return is nobody's while it waits: not the program's, not a child's. */
-static void reserved(void)
+/* While accept waits, the descriptor number that it will return is free neither in the program nor in a child. */
+static void reserved_number(void)
 {
     static const char list[] = "ls -l /proc/self/fd | grep -c socket:";
     int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
@@ -227,7 +228,7 @@ static void reserved(void)
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 8))
         perror("listen");
-    /* What serves it may have to be started, which takes longer than the thread below is given. */
+    /* This activates the listener, which may take longer than the thread below is given. */
     struct pollfd nobody = {.fd = listener, .events = POLLIN};
     poll(&nobody, 1, 1);
     for (int round = 0; round < 3; round++) {
@@ -237,7 +238,7 @@ static void reserved(void)
         close(number);
         struct timeval limit = {.tv_sec = round ? 0 : 2};
         setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        /* Round 2 is a connection of the kernel's. */
+        /* In round 2 the connection comes over loopback, so it is the kernel's. */
         int asker = round ? socket(AF_INET, SOCK_STREAM, 0) : -1;
         struct sockaddr_in to = here;
         to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -273,9 +274,9 @@ static void reserved(void)
     }
 }
 
-/* A child in which its parent's listener does not live has it blocking, and another program takes a connection that
- * the parent has heard of. The parent still accepts what comes. */
-static void blocking(const char *program)
+/* A child in which the parent's listener is not activated makes it blocking, and another program takes a connection that
+ * was reported to the parent. The parent still accepts later connections. */
+static void blocking_in_a_child(const char *program)
 {
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(7779)}, to = here;
     int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1, off = 0, go[2], status;
@@ -317,8 +318,8 @@ static void blocking(const char *program)
     printf("the parent's: %d\n", (long)got >= 0);
 }
 
-/* Another program has a listener that has lived in this one, as this one has said of it that it blocks. */
-static void passed_on(const char *program)
+/* Another program inherits a listener that was activated here: whether it blocks there is as it was set here. */
+static void passed_over_exec(const char *program)
 {
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(7780)}, to = here;
     int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1, status;
@@ -348,8 +349,8 @@ static void passed_on(const char *program)
     }
 }
 
-/* As inherited, but the parent has waited for it: in the kernel's instance it is no more. */
-static void had_waited(void)
+/* As inherited, but the parent has waited for the socket, so it is no longer in the kernel's instance. */
+static void inherited_after_wait(void)
 {
     int fd = bound(), set = epoll_create1(0), status;
     struct epoll_event event, odd = {.events = EPOLLIN | EPOLLPRI | EPOLLEXCLUSIVE};
@@ -372,8 +373,8 @@ static void had_waited(void)
     printf("parent: status %d, del %d\n", status, control(set, EPOLL_CTL_DEL, fd, 0));
 }
 
-/* Whose companion is in an instance that a parent, its child and a child of that have, is there for all of them. */
-static void shared(void)
+/* A companion is in an instance of a parent, its child and its grandchild: each can modify and remove it. */
+static void shared_by_three(void)
 {
     int fd = bound(), set = epoll_create1(0), go[2], status;
     char byte;
@@ -395,7 +396,7 @@ static void shared(void)
     wait(&status);
     printf("status %d, parent: del %d\n", status, control(set, EPOLL_CTL_DEL, fd, 0));
 
-    /* It comes to life in the parent. */
+    /* Here the parent activates it. */
     control(set, EPOLL_CTL_ADD, fd, 1);
     fflush(stdout);
     if (!fork()) {
@@ -410,8 +411,8 @@ static void shared(void)
     wait(&status);
 }
 
-/* One that a child connects is, to its set, a connection, and nothing else. */
-static void connected(void)
+/* A socket that a child connects is one member of its set, reported as a connection only. */
+static void connected_in_a_child(void)
 {
     int fd = socket(AF_INET, SOCK_STREAM, 0), set = epoll_create1(0), status;
     struct epoll_event event;
@@ -433,7 +434,7 @@ static void connected(void)
     printf("status %d\n", status);
 }
 
-/* A listener that does not block, on this port of all addresses. */
+/* A non-blocking listener, on this port of all addresses. */
 static int listening(int port)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
@@ -444,8 +445,8 @@ static int listening(int port)
     return fd;
 }
 
-/* A connection to it over loopback, or one that the peer makes. */
-static void ask(int port, int loopback)
+/* A connection to it over loopback, or from the peer. */
+static void request_connection(int port, int loopback)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -457,8 +458,8 @@ static void ask(int port, int loopback)
         send(asker, order, snprintf(order, sizeof order, "c%d\n", port), 0);
 }
 
-/* What the set tells of one connection to its listener, and once that is accepted. */
-static void hear(int set, int listener)
+/* What the set reports of one connection to its listener, before and after it is accepted. */
+static void report(int set, int listener)
 {
     struct epoll_event events[2];
     int n = epoll_wait(set, events, 2, LONG * 1000);
@@ -467,8 +468,8 @@ static void hear(int set, int listener)
     fflush(stdout);
 }
 
-/* Of a connection to a listener that has come to life in a child, the set that it shares with its parent tells one. */
-static void told_once(void)
+/* A child activates the listener: the set that it shares with its parent reports each connection once. */
+static void reported_once(void)
 {
     for (int edge = 0; edge < 2; edge++) {
         int port = 7781 + edge, listener = listening(port), set = epoll_create1(0), status;
@@ -477,8 +478,8 @@ static void told_once(void)
         if (!fork()) {
             printf("nobody there: %d\n", epoll_wait(set, &event, 1, 0));
             for (int round = 0; round < 20; round++) {
-                ask(port, round % 2);
-                hear(set, listener);
+                request_connection(port, round % 2);
+                report(set, listener);
             }
             _exit(0);
         }
@@ -489,8 +490,8 @@ static void told_once(void)
     }
 }
 
-/* It has come to life in the parent: a child still hears of connections over loopback, and so does the parent. */
-static void told_all(const char *program)
+/* The parent activates the listener: connections over loopback are still reported, to a child and to the parent. */
+static void reported_to_all(const char *program)
 {
     int listener = listening(7783), set = epoll_create1(0), go[2], status;
     struct epoll_event event;
@@ -502,18 +503,18 @@ static void told_all(const char *program)
         read(go[0], &byte, 1);
         snprintf(fd, sizeof fd, "%d", listener);
         snprintf(shared, sizeof shared, "%d", set);
-        execl(program, program, fd, "hears", shared, NULL);
+        execl(program, program, fd, "reports", shared, NULL);
         _exit(9);
     }
     printf("nobody there: %d\n", epoll_wait(set, &event, 1, 0));
     fflush(stdout);
     write(go[1], "!", 1);
-    ask(7783, 1);
+    request_connection(7783, 1);
     wait(&status);
     printf("status %d\n", status);
     for (int round = 0; round < 20; round++) {
-        ask(7783, round % 2);
-        hear(set, listener);
+        request_connection(7783, round % 2);
+        report(set, listener);
     }
 }
 
@@ -527,7 +528,7 @@ static void *wait_and_count(void *unused)
     return NULL;
 }
 
-/* Threads are cancelled that wait for a set without a socket that lives; then it is given one, and others wait. */
+/* Threads that wait for a set without an activated socket are cancelled; then one is added, and other threads wait. */
 static void cancelled_in_epoll(void)
 {
     pthread_t threads[3];
@@ -560,37 +561,37 @@ int main(int argc, char **argv)
         return 2;
     peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(7)};
     inet_pton(AF_INET, argv[1], &peer.sin_addr);
-    if (!strcmp(argv[2], "called_out"))
-        called_out();
-    else if (!strcmp(argv[2], "unnamed"))
-        unnamed();
-    else if (!strcmp(argv[2], "taken_out"))
-        taken_out();
+    if (!strcmp(argv[2], "woken_when_activated"))
+        woken_when_activated();
+    else if (!strcmp(argv[2], "recv_before_bind"))
+        recv_before_bind();
+    else if (!strcmp(argv[2], "removed_while_activated"))
+        removed_while_activated();
     else if (!strcmp(argv[2], "inherited"))
         inherited();
-    else if (!strcmp(argv[2], "reserved"))
-        reserved();
-    else if (!strcmp(argv[2], "blocking"))
-        blocking(argv[0]);
-    else if (!strcmp(argv[2], "had_waited"))
-        had_waited();
-    else if (!strcmp(argv[2], "shared"))
-        shared();
-    else if (!strcmp(argv[2], "passed_on"))
-        passed_on(argv[0]);
+    else if (!strcmp(argv[2], "reserved_number"))
+        reserved_number();
+    else if (!strcmp(argv[2], "blocking_in_a_child"))
+        blocking_in_a_child(argv[0]);
+    else if (!strcmp(argv[2], "inherited_after_wait"))
+        inherited_after_wait();
+    else if (!strcmp(argv[2], "shared_by_three"))
+        shared_by_three();
+    else if (!strcmp(argv[2], "passed_over_exec"))
+        passed_over_exec(argv[0]);
     else if (!strcmp(argv[2], "cancelled_in_epoll"))
         cancelled_in_epoll();
-    else if (!strcmp(argv[2], "connected"))
-        connected();
-    else if (!strcmp(argv[2], "told_once"))
-        told_once();
-    else if (!strcmp(argv[2], "told_all"))
-        told_all(argv[0]);
-    else if (!strcmp(argv[2], "hears"))
-        hear(atoi(argv[3]), atoi(argv[1]));
+    else if (!strcmp(argv[2], "connected_in_a_child"))
+        connected_in_a_child();
+    else if (!strcmp(argv[2], "reported_once"))
+        reported_once();
+    else if (!strcmp(argv[2], "reported_to_all"))
+        reported_to_all(argv[0]);
+    else if (!strcmp(argv[2], "reports"))
+        report(atoi(argv[3]), atoi(argv[1]));
     else if (!strcmp(argv[2], "accepts"))
         printf("the child's: %d\n", accept(atoi(argv[1]), NULL, NULL) >= 0);
     else
-        unnamed_polled();
+        poll_before_bind();
     return 0;
 }

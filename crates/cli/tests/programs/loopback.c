@@ -1,11 +1,11 @@
-/* Loopback over a wire: what a program sends to 127.0.0.1 or ::1 goes to a mirror, which sends it back to the
- * program's own address. The program sees loopback addresses alone.
+/* Loopback over a wire: what a program sends to 127.0.0.1 or ::1 goes to a mirror, which sends it back to the program's
+ * own address. The program sees only loopback addresses.
  *
  *   bind, and local ends:          127.0.0.1 <-> LOOPBACK_OWN4      ::1 <-> LOOPBACK_OWN6
  *   connect, sends, remote ends:   127.0.0.1 <-> LOOPBACK_MIRROR4   ::1 <-> LOOPBACK_MIRROR6
  *
- * It stands before busypoll's library in LD_PRELOAD. What that library calls for itself is not mapped, and of the
- * program's sockets TCP and UDP alone. */
+ * It comes before busypoll's library in LD_PRELOAD. Calls that the library itself makes are not mapped, and of the
+ * program's sockets only TCP and UDP. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -20,7 +20,7 @@
 static struct { in_addr_t loopback, own, mirror; } v4;
 static struct { struct in6_addr loopback, own, mirror, own4, mirror4, loopback4; int on; } v6;
 
-/* Where busypoll's library is. */
+/* The addresses at which busypoll's library is mapped. */
 static struct { unsigned long begin, end; } library;
 
 static int look_for_library(struct dl_phdr_info *info, size_t size, void *nothing)
@@ -38,7 +38,7 @@ static int look_for_library(struct dl_phdr_info *info, size_t size, void *nothin
 	return 1;
 }
 
-/* Whether the function in which this stands was called by busypoll's library. */
+/* Whether busypoll's library called the function that uses this macro. */
 #define FROM_LIBRARY ({ \
 	unsigned long from = (unsigned long)__builtin_return_address(0); \
 	from >= library.begin && from < library.end; })
@@ -58,7 +58,7 @@ __attribute__((constructor)) static void read_environment(void)
 
 	dl_iterate_phdr(look_for_library, NULL);
 	v4.loopback = htonl(INADDR_LOOPBACK);
-	/* A program that was given an environment of its own has loopback as it is. */
+	/* In a program that was given another environment, loopback stays unmapped. */
 	v4.own = own4 ? inet_addr(own4) : v4.loopback;
 	v4.mirror = mirror4 ? inet_addr(mirror4) : v4.loopback;
 	v6.loopback = in6addr_loopback;
@@ -80,7 +80,7 @@ static int same(const void *a, const struct in6_addr *b)
 	return !memcmp(a, b, sizeof *b);
 }
 
-/* An address, and a place for what it becomes. */
+/* An address, and room for the mapped address. */
 union place {
 	struct sockaddr any;
 	struct sockaddr_in in;
@@ -113,7 +113,7 @@ static int is_loopback(const struct sockaddr *a, socklen_t len)
 	return 0;
 }
 
-/* The unspecified address means loopback to who sends to it. */
+/* For a destination the unspecified address means loopback. */
 static int is_unspecified(const struct sockaddr *a, socklen_t len)
 {
 	if (!a)
@@ -156,7 +156,7 @@ static void in6(struct in6_addr *a)
 		*a = v6.loopback;
 }
 
-/* What the wire calls it, as the program knows it. The address may be cut off. */
+/* A wire address as the program knows it. The address may be cut off. */
 static void in(struct sockaddr *a, socklen_t room, socklen_t len)
 {
 	union place place;
@@ -300,7 +300,7 @@ int sendmmsg(int fd, struct mmsghdr *m, unsigned int count, int flags)
 
 	if (!m || FROM_LIBRARY)
 		return NEXT(sendmmsg)(fd, m, count, flags);
-	/* Fewer than asked for is an answer that callers go on from. */
+	/* Callers continue after a result below `count`. */
 	if (count > MANY)
 		count = MANY;
 	for (unsigned int i = 0; i < count; i++) {
@@ -332,7 +332,7 @@ int recvmmsg(int fd, struct mmsghdr *m, unsigned int count, int flags, struct ti
 	return came;
 }
 
-/* A group on the interface of 127.0.0.1 is one on the wire's, and so is what is sent to groups. */
+/* Groups joined on the interface of 127.0.0.1 are joined on the wire's interface; so are sends to groups. */
 int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
 	struct ip_mreqn group;

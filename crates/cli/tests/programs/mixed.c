@@ -1,10 +1,10 @@
-/* What poll, select and epoll say of sockets, pipes, timers, eventfds and sets within sets: one line for each look,
- * to be compared word by word between planes.
+/* What poll, select and epoll report of sockets, pipes, timers, eventfds and nested sets: one line for each call, to be
+ * compared word by word between planes.
  *
  *   mixed PEER [CASE]
  *
- * PEER echoes datagrams on port 7 and bytes on port 7; of TCP, a first byte of 'q' makes it close, 'r' reset, 'h' send
- * no more; "cPORT\n" makes it connect to that port of ours. Without CASE all are run. */
+ * PEER echoes datagrams and bytes on port 7. On a TCP connection a first byte of 'q' makes it close, 'r' reset, 'h' shut
+ * down its sending half; "cPORT\n" makes it connect to that port of ours. Without CASE all cases run. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -107,7 +107,7 @@ static int tcp(void)
     return fd;
 }
 
-/* Has the peer send something and waits until it is here. */
+/* Makes the peer send something and waits until it has arrived. */
 static void echo(int fd, const char *text)
 {
     char byte;
@@ -123,7 +123,7 @@ static void eat(int fd)
     say("recv", recv(fd, data, sizeof data, MSG_DONTWAIT));
 }
 
-/* Waits until so many bytes are here. */
+/* Waits until so many bytes have arrived. */
 static void have(int fd, int wanted)
 {
     int here = 0;
@@ -343,7 +343,7 @@ static void listening(void)
     add(e, c, EPOLLIN, 2);
     look_at(e, 8, 5000);
     eat(c);
-    /* Over loopback, too. */
+    /* Also over loopback. */
     struct sockaddr_in self = {.sin_family = AF_INET, .sin_port = htons(7777), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int k = socket(AF_INET, SOCK_STREAM, 0);
     say("connect to ourselves", connect(k, (struct sockaddr *)&self, sizeof self));
@@ -415,7 +415,7 @@ static void mixed(void)
     read(t, &one, 8);
     echo(s, "b");
     write(p[1], "x", 1);
-    /* No room for both: both come all the same. */
+    /* Each call has room for one event: the two are reported in turn. */
     int seen[5] = {0};
     for (int i = 0; i < 4; i++) {
         struct epoll_event event;
@@ -610,7 +610,7 @@ static void signals(void)
         FD_ZERO(&set);
         FD_SET(s, &set);
         say("select", select(s + 1, &set, NULL, NULL, NULL));
-        /* Received in the end, where the call goes on. */
+        /* A restarted call ends when data arrives, which the handler sends for. */
         int socks[2] = {s, t};
         for (int i = 0; i < 2; i++) {
             if (restart) {
@@ -629,7 +629,7 @@ static void signals(void)
         }
     }
     printf("%s: handled %d\n", now_in, (int)handled);
-    /* Pending behind a mask: let through only while it is waited. */
+    /* The signal is pending and blocked: only the wait unblocks it. */
     sigemptyset(&empty), sigemptyset(&blocked), sigaddset(&blocked, SIGALRM);
     sigprocmask(SIG_BLOCK, &blocked, NULL);
     handled = 0;
@@ -661,7 +661,7 @@ static void signals(void)
     close(s), close(t), close(e), close(p[0]), close(p[1]);
 }
 
-/* Signals as fast as they come, whose handler uses the very socket that is used. */
+/* Signals in quick succession, whose handler uses the same socket as the program. */
 static void storm(void)
 {
     int s = udp(), t = tcp(), e = epoll_create1(0), odd = 0;

@@ -1,5 +1,5 @@
-// Ports: of the kernel's choice, named, closed and opened again, and how many may wait there. `peer` is the other host;
-// everything else is the program under test, which says what has come of it.
+// Ports: chosen by the kernel, given, closed and opened again; and the backlog of a listener. `peer` runs on the other
+// host; all other words run the program under test, which prints the results.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -77,7 +77,7 @@ static double now(void)
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-// Answers a byte with the same and lets the other side close first.
+// Echoes one byte and lets the other side close first.
 static void *echoes(void *listens)
 {
     for (;;) {
@@ -92,7 +92,7 @@ static void *echoes(void *listens)
     return 0;
 }
 
-// The same, but closes first.
+// Echoes one byte and closes first.
 static void *ends(void *listens)
 {
     for (;;) {
@@ -105,8 +105,8 @@ static void *ends(void *listens)
     return 0;
 }
 
-// Connects to each port that is written to it, and says what came of it. A negative one: as many at once to the port
-// that follows, and how many were answered.
+// Connects to each port that it reads, and reports the result. A negative number: so many connects at the same time to the
+// port that follows; it reports how many were answered.
 static void *calls(void *listens)
 {
     for (;;) {
@@ -161,7 +161,7 @@ static int control(const char *peer)
     return to(fd, peer, CALLS) ? (exit(8), -1) : fd;
 }
 
-// Answers one connection; which end closes first is the program's.
+// Answers one connection; the program under test decides which end closes first.
 static int serves(int fd)
 {
     char byte;
@@ -179,7 +179,7 @@ static int asks(int fd)
     return send(fd, &byte, 1, MSG_NOSIGNAL) == 1 && recv(fd, &byte, 1, 0) == 1 ? 0 : fails("answer");
 }
 
-// A listener on port 0 that is served once, and a connection, round after round: each leaves a TIME_WAIT here.
+// Round after round, a listener on port 0 that serves one connection, and a connect: each leaves a TIME_WAIT here.
 static void zero(const char *own, const char *far, int rounds)
 {
     int told = control(far), served = 0, called = 0, connected = 0;
@@ -200,8 +200,8 @@ static void zero(const char *own, const char *far, int rounds)
     printf("%d served, %d called, %d connected of %d\n", served, called, connected, rounds);
 }
 
-// Connections one after the other, from a port of each their own if `first`. A connection before them all, so that what
-// is made once is made.
+// Connections one after the other, each bound to a port of its own if `first`. One more is made before them all, so that
+// one-time setup is done.
 static void connects(const char *own, const char *far, int first, int rounds)
 {
     int good = 0;
@@ -223,7 +223,7 @@ static void listens(const char *own, const char *far, int reuse, int rounds)
 {
     int good = 0, set = epoll_create1(0);
     double begun = 0;
-    // So that what is made once is made.
+    // So that one-time setup is done.
     close(control(far));
     for (int round = -1; round < rounds; round++) {
         int fd = tcp(5);
@@ -240,7 +240,7 @@ static void listens(const char *own, const char *far, int reuse, int rounds)
     fprintf(stderr, "%.1f us each\n", (now() - begun) * 1e6 / rounds);
 }
 
-// From a port of one's own, closing first; with HOLD in the environment it does not close.
+// Connects from a given port and closes first; with HOLD in the environment it does not close.
 static void from(const char *own, const char *far, int port)
 {
     int fd = tcp(5);
@@ -252,13 +252,13 @@ static void from(const char *own, const char *far, int port)
     close(fd);
 }
 
-// To where another process is connected from the same port.
+// Connects to the peer that another process is connected to from the same port.
 static void twice(const char *own, const char *far, int port)
 {
     int fd = tcp(5);
     if (name(fd, own, port, 1) == 0 && to(fd, far, ECHO) == 0)
         puts("connected");
-    // And elsewhere.
+    // And to another port.
     if (to(fd, far, SECOND) == 0 && asks(fd) == 0)
         puts("answered");
     close(fd);
@@ -281,7 +281,7 @@ static void backlog(const char *own, const char *far, int backlog)
     printf("%d have the answer\n", good);
 }
 
-// A listener closes with a connection in hand; the kernel's socket at its port is another process's from then on.
+// A listener closes and keeps a connection; from then on another process has the kernel socket of its port.
 static void leaves(const char *own, const char *far, int port)
 {
     int told = control(far), fd = listener(own, port, 5), good;
@@ -292,7 +292,7 @@ static void leaves(const char *own, const char *far, int port)
     close(fd);
     puts("closed");
     fflush(stdout);
-    // The other process has it by now.
+    // The other process has the port by now.
     read(0, &byte, 1);
     send(got, &byte, 1, MSG_NOSIGNAL);
     recv(told, &good, sizeof good, MSG_WAITALL);
@@ -302,7 +302,7 @@ static void leaves(const char *own, const char *far, int port)
     printf("%d served by the other\n", good);
 }
 
-// The port of a connection that is over and that the peer has closed first is free, once the peer has acknowledged that.
+// The port of an ended connection that the peer has closed first is free, once the peer has acknowledged our FIN.
 static void again(const char *own, const char *far)
 {
     char byte;
@@ -322,7 +322,7 @@ static void again(const char *own, const char *far)
     puts(bound == 0 && listen(fd, 5) == 0 ? "free" : "taken");
 }
 
-// Serves at a port, one after the other.
+// Serves a port, one connection after the other.
 static void serve(const char *own, int port)
 {
     int fd = listener(own, port, 5);

@@ -1,5 +1,5 @@
-/* Says how long a datagram socket polls once it is bound; it sets itself what follows `sets`. It is nobody's to look
- * into with `hides`. */
+/* Prints how long a datagram socket polls once it is bound; with `sets N` it sets the option itself. With `hides` it is not
+ * dumpable, so that no other process can inspect it. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>

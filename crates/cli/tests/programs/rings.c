@@ -1,8 +1,8 @@
-/* Sockets used by a ring.
+/* Sockets used through io_uring.
  *
- *   rings PORT accepts      echoes at PORT: accepts, receives and sends by the ring
- *   rings PORT epoll_ctl    echoes at PORT by epoll, whose members it adds by the ring, as libuv does
- *   rings PORT connects PEER    connects by connect(2), then sends and receives by the ring; ends with 0 if it was echoed */
+ *   rings PORT accepts      echoes at PORT: accepts, receives and sends through the ring
+ *   rings PORT epoll_ctl    echoes at PORT by epoll, whose members it adds through the ring, as libuv does
+ *   rings PORT connects PEER    connects by connect(2), sends and receives through the ring; ends with 0 if it was echoed */
 #include <arpa/inet.h>
 #include <liburing.h>
 #include <stdio.h>

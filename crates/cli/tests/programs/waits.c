@@ -1,9 +1,9 @@
-/* A server that echoes UDP on the port given and waits as it is told:
+/* A server that echoes UDP on the given port and waits in the given way:
  *
  *   waits PORT recv|poll|ppoll|select|pselect|epoll|nested
- *   waits PORT connected-read|connected-recv PEER     of a peer at the port after it
+ *   waits PORT connected-read|connected-recv PEER     from a peer at the port after it
  *
- * or, without a port, tells in words what poll and select answer in all sorts of cases: `waits transcript`. */
+ * `waits transcript` prints what poll and select return in many cases. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Not known to the compiler, so that -D_FORTIFY_SOURCE has them looked at as the program runs. */
+/* volatile, so that the compiler cannot know the sizes and -D_FORTIFY_SOURCE checks them at run time. */
 static volatile size_t room = 2048;
 static volatile nfds_t one_of_them = 1;
 
@@ -56,7 +56,7 @@ static void wait_for(const char *how, int fd)
         while (epoll_wait(instance, &event, 1, 1000) < 1)
             ;
     } else if (!strcmp(how, "nested")) {
-        /* The outer one is waited for, the inner one asked. */
+        /* It waits for the outer instance, and reads the inner one. */
         static int outer;
         if (instance < 0) {
             instance = epoll_create1(0);
@@ -111,7 +111,7 @@ static struct timespec started;
 
 static void start(void) { clock_gettime(CLOCK_MONOTONIC, &started); }
 
-/* "at once" or "late": no other time can be told twice alike. */
+/* "at once" or "late": other durations would differ from run to run. */
 static const char *took(void)
 {
     struct timespec now;
@@ -144,7 +144,7 @@ static void say_select(const char *what, int count, fd_set *in, fd_set *out, fd_
         if ((in && FD_ISSET(fd, in)) || (out && FD_ISSET(fd, out)) || (except && FD_ISSET(fd, except)))
             printf(" %c%c%c", in && FD_ISSET(fd, in) ? 'r' : '-', out && FD_ISSET(fd, out) ? 'w' : '-',
                    except && FD_ISSET(fd, except) ? 'x' : '-');
-    /* Linux leaves what is left of the time. */
+    /* Linux writes back the remaining time. */
     printf(" left %s\n", us < 0 ? "nothing" : t.tv_sec || t.tv_usec ? "some" : "none");
 }
 
@@ -192,7 +192,7 @@ static void transcript(void)
     tcp_pair(tcp);
 
     struct pollfd one[] = { { fd, POLLIN, 0x55 } };
-    /* No signal is handled: the wait goes on. */
+    /* No signal has a handler: the wait continues. */
     pid_t self = getpid();
     if (fork() == 0) {
         usleep(5000);
@@ -262,7 +262,7 @@ static void transcript(void)
     printf("long array: %d %s %x\n", result, took(), many[700].revents);
     recv(fd, &c, 1, 0);
 
-    /* A number that means another socket: once closed where everybody sees it, once by stdio. */
+    /* A number gets another socket: once after close(2), once after fclose(3). */
     for (int by_stdio = 0; by_stdio < 2; by_stdio++) {
         int old = pair(7302 + by_stdio, &to), again;
         struct pollfd p[] = { { old, POLLIN, 0 } };
@@ -324,7 +324,7 @@ static void transcript(void)
     result = pselect(fd + 1, &in, NULL, NULL, &(struct timespec){ 0, 100000000 }, NULL);
     printf("pselect, nothing there: %d %s\n", result, took());
 
-    /* What the program sees of its own numbers. */
+    /* The program's own descriptor numbers. */
     struct pollfd before[] = { { fd, POLLIN, 0 } };
     poll(before, 1, 1);
     int lowest = dup(0);

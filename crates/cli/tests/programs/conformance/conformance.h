@@ -1,4 +1,4 @@
-/* What the cases share: saying what a call did, and the peer they talk to. */
+/* What the cases share: printing the result of a call, and the peer they talk to. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 
@@ -34,27 +34,27 @@ struct address {
 
 extern int family;          /* AF_INET or AF_INET6 */
 extern struct address own;  /* of this host, port 0 */
-extern struct address peer; /* where the peer serves */
+extern struct address peer; /* the peer's address and port */
 extern int sigpipes;        /* how many SIGPIPE there were */
 extern int alarms;          /* how many SIGALRM there were */
-extern int alarms_to;       /* a pipe to be told of each, if not below zero */
+extern int alarms_to;       /* a pipe that is written at each SIGALRM, if not below zero */
 extern volatile char alarms_say;
 
 /* Begins a case. */
 void begin(const char *name);
-/* Says the outcome of a call: its value, or the name of the error. */
+/* Prints the result of a call: its value, or the name of the error. */
 long outcome(const char *call, long value, int error);
-/* The same, for a call that makes a descriptor: its number is not said. */
+/* The same, for a call that makes a descriptor: its number is not printed. */
 int made(const char *call, int fd, int error);
 
 #define DO(call) ({ errno = 0; long v_ = (long)(call); outcome(#call, v_, errno); })
 #define FD(call) ({ errno = 0; int v_ = (call); made(#call, v_, errno); })
-/* Says a value. */
+/* Prints a value. */
 #define SAY(expression) say_value(#expression, (long)(expression))
 void say_value(const char *what, long value);
-/* Says the events of poll(2) or epoll, by name. */
+/* Prints the events of poll(2) or epoll, by name. */
 void say_events(const char *what, unsigned events);
-/* Says whether two addresses are one, the port included. */
+/* Prints whether two addresses are equal, including the port. */
 void say_same(const char *what, const struct address *one, const struct address *other);
 
 /* The same address with another port. */
@@ -62,15 +62,15 @@ struct address with_port(struct address address, int port);
 int port_of(const struct address *address);
 struct address name_of(int fd);
 
-/* Makes things that a case starts from; ends the program if it cannot. */
+/* Make the objects that a case starts from; end the program if they cannot. */
 int tcp(void);
 int udp(void);
 int bound(int type);
 int listening(struct address *at);
 /* A connection to the peer, which does there what `command` says; see peer.c. */
 int connected(char command);
-/* Has the peer connect to `at` and say "hi" there; with 'R' it resets at once, with 'u' it sends a datagram.
- * Returns the connection that keeps the peer at it. */
+/* Makes the peer connect to `at` and send "hi" there; with 'R' it resets at once, with 'u' it sends a datagram. Returns the
+ * connection that keeps the peer doing so. */
 int called(char command, const struct address *at);
 /* Waits up to 3 s for the events; says so if they do not come. */
 void await(int fd, short events);

@@ -1,4 +1,4 @@
-/* Descriptors: copies, flags, what a socket is to the file system, children. */
+/* Descriptors: duplicates, flags, sockets as files, children. */
 #include "conformance.h"
 
 #include <linux/sockios.h>
@@ -103,7 +103,7 @@ static void files(void)
     close(pipes[1]);
 }
 
-/* sendfile of more than there is: the end of the file ends it, and all of it goes. */
+/* sendfile of more than the file holds: it ends at the end of the file, and all of it is sent. */
 static void past_the_end(void)
 {
     static char page[65536];
@@ -113,7 +113,7 @@ static void past_the_end(void)
     setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     begin("sendfile past the end of a file");
     DO(write(file, page, sizeof page));
-    /* Nothing is on its way whose acknowledgment would have the rest sent. */
+    /* Nothing is in flight whose acknowledgment would cause the rest to be sent. */
     DO(write(s, "abc", 3));
     SAY(drain(s, 3));
     DO(sendfile(s, file, &from, 1000));
@@ -121,7 +121,7 @@ static void past_the_end(void)
     DO(ioctl(s, SIOCOUTQNSD, &unsent));
     SAY(unsent);
     SAY(drain(s, 100));
-    /* As many bytes as whole pages and pipes hold. */
+    /* A multiple of the page size and of the pipe's capacity. */
     lseek(file, 0, SEEK_SET);
     DO(sendfile(s, file, NULL, 1 << 20));
     SAY(drain(s, sizeof page));
@@ -130,7 +130,7 @@ static void past_the_end(void)
     close(file);
 }
 
-/* sendfile from a socket: a pipe takes it, and nothing else. */
+/* sendfile from a socket: only a pipe accepts it. */
 static void sendfile_from(void)
 {
     int s = connected('e'), other = connected('e'), u = udp(), file = memfd_create("file", 0), pipes[2], pair[2];
@@ -221,7 +221,7 @@ static void full_pipe(void)
     while (read(pipes[0], page, sizeof page) > 0)
         ;
     SAY(page[3] == 'd');
-    /* Not to wait is said of the pipe alone. */
+    /* SPLICE_F_NONBLOCK applies to the pipe only. */
     alarm_soon(0);
     DO(splice(s, NULL, pipes[1], NULL, 4, SPLICE_F_NONBLOCK));
     no_alarm();
@@ -313,7 +313,7 @@ static void children(void)
     DO(waitpid(child, &status, 0) == child);
     SAY(WEXITSTATUS(status));
 
-    /* It runs no handlers of pthread_atfork, and has companions only: they are no harm to its parent. */
+    /* The child runs no pthread_atfork handlers and has companions only: it does its parent no harm. */
     begin("a child of _Fork");
     s = connected('e');
     l = listening(&at);

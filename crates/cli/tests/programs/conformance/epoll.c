@@ -1,4 +1,4 @@
-/* epoll: level, edge and one-shot, nested, and with things that are no sockets. */
+/* epoll: level, edge and one-shot, nested, and with descriptors that are not sockets. */
 #include "conformance.h"
 
 #include <sys/eventfd.h>
@@ -17,7 +17,7 @@ static int modify(int e, int fd, unsigned events)
     return epoll_ctl(e, EPOLL_CTL_MOD, fd, &event);
 }
 
-/* How many events there are within so long, and the first one's. */
+/* The number of events within a timeout, and the first event. */
 static void look(const char *what, int e, int ms)
 {
     struct epoll_event events[8];

@@ -1,4 +1,4 @@
-/* Flags of transfers, and transfers in parts. */
+/* Flags of sends and receives, and transfers in parts. */
 #include "conformance.h"
 
 #include <limits.h>
@@ -99,7 +99,7 @@ static void in_time(void)
     DO(accept(l, NULL, NULL));
     DO(recv(u, data, 1, 0));
     DO(write(s, "abc", 3));
-    /* On a busy machine the echo may take longer than the limit. */
+    /* On a busy machine the echo may take longer than the timeout. */
     for (int got = 0; got < 3 && ioctl(s, FIONREAD, &got) == 0;)
         usleep(1000);
     DO(recv(s, data, 4, MSG_WAITALL));

@@ -1,11 +1,11 @@
-/* What is used up: ports, of which this host has few, and room to send. */
+/* Exhausted resources: ports, of which this host has few, and room to send. */
 #include "conformance.h"
 
 enum { MANY = 64 };
 static int kept[MANY];
 static int count;
 
-/* Keeps the socket for which `result` is the outcome of a call; false, and it is closed, if that has failed. */
+/* Keeps the socket if the call with `result` succeeded; otherwise closes it and returns false. */
 static int keeps(int fd, int result)
 {
     int error = errno;
@@ -19,7 +19,7 @@ static int keeps(int fd, int result)
     return 0;
 }
 
-/* Closes all at once, connections by a reset, so that no TIME_WAIT has their ports. */
+/* Closes all at once, connections by a reset, so that no port is left in TIME_WAIT. */
 static void let_go(void)
 {
     struct linger now = { 1, 0 };
@@ -40,7 +40,7 @@ static void ports_to_bind(int type)
     do
         s = socket(family, type, 0);
     while (keeps(s, bind(s, SA(own), own.len)));
-    /* Connections in TIME_WAIT, and who runs the program, may have some of them. */
+    /* Connections in TIME_WAIT and other programs may use some of them. */
     SAY(count > 8);
     s = socket(family, type, 0);
     DO(bind(s, SA(own), own.len));
@@ -52,7 +52,7 @@ static void ports_to_bind(int type)
         DO(sendto(s, "x", 1, 0, SA(peer), peer.len));
         DO(recvfrom(s, data, sizeof data, MSG_DONTWAIT, SA(from), &from.len));
     }
-    /* With the first port that is free again it goes. */
+    /* It succeeds as soon as one port is free again. */
     close(kept[--count]);
     DO(connect(s, SA(peer), peer.len));
     DO(write(s, "e", 1));
@@ -101,6 +101,6 @@ void cases_limits(void)
     ports_to_bind(SOCK_STREAM);
     ports_to_bind(SOCK_DGRAM);
     buffers();
-    /* The last: on the stack plane ports of connections that are over rest until the next ones need them. */
+    /* This case is the last: on the stack plane ports of ended connections stay reserved until new ones use them. */
     ports_to_connect_from();
 }

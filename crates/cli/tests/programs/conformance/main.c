@@ -1,9 +1,9 @@
-/* Socket calls, errno by errno, on sockets that talk to another host. The transcript on standard output has
- * no number that may differ from run to run.
+/* Socket calls, errno by errno, on sockets that talk to another host. The transcript on standard output contains no number
+ * that may differ from run to run.
  *
- *   conformance OWN PEER PORT     the cases, from OWN to the peer at PEER
- *   conformance OWN PEER PORT limits   those where something is used up, on a host with few ports
- *   conformance peer PORT         the peer */
+ *   conformance OWN PEER PORT          the cases, from OWN to the peer at PEER
+ *   conformance OWN PEER PORT limits   the cases of exhausted resources, on a host with few ports
+ *   conformance peer PORT              the peer */
 #include "conformance.h"
 
 #include <arpa/inet.h>
@@ -195,7 +195,7 @@ static void on_pipe(int signal)
 void alarm_soon(int restart)
 {
     struct sigaction action = { .sa_handler = on_alarm, .sa_flags = restart ? SA_RESTART : 0 };
-    /* And again: the first may come before the call that it is to interrupt. */
+    /* Repeated, as the first may come before the call that it should interrupt. */
     struct itimerval soon = { { .tv_usec = 50000 }, { .tv_usec = 50000 } };
 
     alarms = 0;

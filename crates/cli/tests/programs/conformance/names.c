@@ -1,4 +1,4 @@
-/* Making sockets, binding them, and their names. */
+/* Creating sockets, binding them, and their names. */
 #include "conformance.h"
 
 static void making(void)
@@ -81,7 +81,7 @@ static void sharing_ports(void)
     DO(bind(two, SA(name), name.len));
     close(one);
     close(two);
-    /* A TCP and a UDP socket never meet. */
+    /* A TCP and a UDP socket never conflict. */
     one = bound(SOCK_STREAM);
     two = udp();
     name = name_of(one);

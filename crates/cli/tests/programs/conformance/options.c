@@ -155,7 +155,7 @@ static void ioctls(void)
     close(s);
 }
 
-/* Sizes that the kernel bounds, given before a socket is used and after. */
+/* Sizes that the kernel limits, set before a socket is used and after. */
 static void buffers(void)
 {
     static const int sizes[] = { 0, 1, 1024, -1, 1 << 30 }, lengths[] = { 1, 500, 1400 };

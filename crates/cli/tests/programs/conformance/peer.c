@@ -1,18 +1,18 @@
-/* The other end: an ordinary program on another host. The first byte of a connection says what it does there:
+/* The other end: an ordinary program on another host. The first byte of a connection selects what it does there:
  *
- *   e  sends back what comes, until the end
+ *   e  echoes until the end
  *   c  closes            r  resets
- *   h  sends "bye", ends its half, and reads until the end
+ *   h  sends "bye", shuts down its sending half, and reads until the end
  *   s  sends 100000 bytes and closes
- *   d  reads and says nothing
+ *   d  reads slowly and sends nothing
  *   n  does nothing until it is reset
- *   b  connects to the port in the next two bytes, says "hi" there, and closes when either connection ends
+ *   b  connects to the port in the next two bytes, sends "hi" there, and closes when either connection ends
  *   R  the same, and resets at once
- *   o  for each byte that comes: '1' sends "xyZ" with Z urgent and then "after", another sends one urgent byte
- *   O  reads until the end, and says how many bytes were before the urgent one, that, and how many after it
+ *   o  for each byte received: '1' sends "xyZ" with Z urgent and then "after", another sends one urgent byte
+ *   O  reads until the end, and sends how many bytes were before the urgent one, that byte, and how many after it
  *   u  sends the datagram "dgram" to that port
  *
- * Datagrams are sent back, with a type of service. */
+ * Datagrams are echoed, with a type of service. */
 #include "conformance.h"
 
 #include <pthread.h>
@@ -62,7 +62,7 @@ static void call_back(int fd, char command)
         drain(fd, 1L << 40);
 }
 
-/* What comes with an urgent byte, in digits. */
+/* Reads data with one urgent byte; sends the counts as digits. */
 static void tell_urgent(int fd)
 {
     char data[64], urgent = '?', told[3];
@@ -107,7 +107,7 @@ static void *serve(void *connection)
     case 'r':
         reset(fd);
         return NULL;
-    case 'w': /* A little, and after a while a reset. */
+    case 'w': /* Sends a little, and resets after a while. */
         send(fd, "bye", 3, MSG_NOSIGNAL);
         usleep(30000);
         reset(fd);
@@ -120,7 +120,7 @@ static void *serve(void *connection)
     case 's':
         send(fd, zeros, sizeof zeros, MSG_NOSIGNAL);
         break;
-    case 'd': /* Dawdles: who sends to it comes to wait for room. */
+    case 'd': /* Reads slowly: its sender must wait for room. */
         while (read(fd, data, sizeof data) > 0)
             usleep(5000);
         break;

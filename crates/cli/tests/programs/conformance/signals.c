@@ -30,7 +30,7 @@ static void interrupted(int restart)
     epoll_ctl(e, EPOLL_CTL_ADD, s, &event);
     alarm_soon(restart);
     DO(epoll_wait(e, &event, 1, -1));
-    /* With a time limit on the socket a call is never restarted (signal(7)). */
+    /* With a timeout on the socket a call is never restarted (signal(7)). */
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &half, sizeof half);
     setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &half, sizeof half);
     setsockopt(u, SOL_SOCKET, SO_RCVTIMEO, &half, sizeof half);
@@ -72,7 +72,7 @@ static void wait_for(int pipe, char what)
         ;
 }
 
-/* Data that comes after the signal is received by the restarted call. */
+/* The restarted call receives data that arrives after the signal. */
 static void restarted(void)
 {
     struct address at;
@@ -86,7 +86,7 @@ static void restarted(void)
     fflush(stdout);
     alarms_to = told[1];
     alarms_say = 'a';
-    /* Asks the peer for a connection only after an alarm, and for its end after another. */
+    /* Requests a connection from the peer only after an alarm, and its end after another alarm. */
     child = fork();
     if (child == 0) {
         wait_for(told[0], 'a');
@@ -107,7 +107,7 @@ static void restarted(void)
     alarms_to = -1;
     waitpid(child, &status, 0);
     close(s);
-    /* What has come is returned. */
+    /* Received data is returned. */
     s = connected('e');
     DO(write(s, "x", 1));
     alarm_soon(1);
@@ -119,7 +119,7 @@ static void restarted(void)
     close(told[1]);
 }
 
-/* The same in a child, of a listener that its parent waits on, too. */
+/* The same in a child, with a listener that its parent waits on too. */
 static void restarted_in_a_child(void)
 {
     struct address at;
@@ -158,7 +158,7 @@ static void restarted_in_a_child(void)
 
 static int answered, asked;
 
-/* Whatever it interrupts, it may use sockets as it likes. */
+/* The handler may use sockets, whatever it interrupts. */
 static void on_usr(int signal)
 {
     struct pollfd p = { asked, POLLOUT, 0 };
@@ -192,7 +192,7 @@ static void in_a_handler(void)
             kill(self, SIGUSR1);
         }
     }
-    /* What the handler sends comes back, and ends the call that it interrupts. */
+    /* The echo of what the handler sends ends the interrupted call. */
     DO(recv(asked, data, 1, 0));
     SAY(data[0] == 'h');
     while (poll(&p, 1, -1) < 0 && errno == EINTR)
@@ -212,7 +212,7 @@ static void opens_and_closes(int signal)
     during++;
 }
 
-/* Signals that come while it forks, which the kernel delivers as soon as it has; a handler may use sockets there, too. */
+/* Signals that come during fork, which the kernel delivers right after it; a handler may use sockets there too. */
 static void while_forking(void)
 {
     struct sigaction action = { .sa_handler = opens_and_closes, .sa_flags = SA_RESTART };
@@ -287,7 +287,7 @@ static void *receives(void *s)
     return NULL;
 }
 
-/* Those of one number are handled in the order in which they were sent, whatever the thread waits in. */
+/* Signals of one number are handled in the order in which they were sent, whatever call the thread waits in. */
 static void queued(int restart)
 {
     struct sigaction action = { .sa_sigaction = notes, .sa_flags = SA_SIGINFO | (restart ? SA_RESTART : 0) };

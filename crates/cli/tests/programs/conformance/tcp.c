@@ -1,9 +1,9 @@
-/* Connections: made, refused, accepted, ended. */
+/* Connections: made, refused, accepted, closed. */
 #include "conformance.h"
 
 #include <pthread.h>
 
-/* A socket of one family asked to connect to an address of the other. */
+/* A socket of one family that connects to an address of the other. */
 static void other_family(void)
 {
     struct sockaddr_in four = { .sin_family = AF_INET, .sin_port = htons(7) };
@@ -40,7 +40,7 @@ static void connecting(void)
     /* The same socket may try again. */
     DO(connect(s, SA(peer), peer.len));
     DO(connect(s, SA(peer), peer.len));
-    /* What is looked at first: whether it is connected, or the address. */
+    /* Which is checked first: whether the socket is connected, or the address. */
     for (int i = 0; i < 4; i++)
         DO(connect(s, SA(peer), i));
     DO(connect(s, SA(peer), 1000));
@@ -97,7 +97,7 @@ static void connecting(void)
     close(s);
 }
 
-/* What is left of a socket whose connecting has failed. */
+/* The state of a socket whose connect has failed. */
 static void binding_again(void)
 {
     struct address nowhere = with_port(peer, 9), name;
@@ -105,10 +105,10 @@ static void binding_again(void)
 
     begin("bind after connecting has failed");
     DO(connect(s, SA(nowhere), nowhere.len));
-    /* A port that was not asked for by its number has gone. */
+    /* A port that bind chose is released. */
     DO(bind(s, SA(own), own.len));
     DO(bind(s, SA(own), own.len));
-    /* More than the kernel may make on the stack plane. */
+    /* More often than the kernel makes connects on the stack plane. */
     for (int i = 0; i < 25; i++)
         DO(connect(s, SA(nowhere), nowhere.len));
     DO(bind(s, SA(own), own.len));
@@ -125,7 +125,7 @@ static void binding_again(void)
     close(s);
 }
 
-/* A socket that is connecting to an address that nobody has. */
+/* A socket that connects to an address that no host has. */
 static int connecting_to(const struct address *nobody)
 {
     int s = tcp();
@@ -264,7 +264,7 @@ static void accepting(void)
     DO(recv(l, data, sizeof data, 0));
     DO(send(l, data, sizeof data, 0));
     DO(shutdown(l, SHUT_WR));
-    /* A listener can be taken back. */
+    /* A connect to AF_UNSPEC ends listening. */
     DO(connect(l, (struct sockaddr *)&nothing, sizeof nothing));
     DO(accept(l, NULL, NULL));
     close(l);
@@ -298,14 +298,14 @@ static void shutting_a_listener(void)
     DO(shutdown(l, SHUT_WR));
     close(FD(accept(l, NULL, NULL)));
     close(c);
-    /* Whoever waits in accept is told, sooner or later as he comes. */
+    /* A thread in accept returns; it may begin to wait before or after the shutdown. */
     pthread_create(&thread, NULL, accepts, (void *)(long)l);
     usleep(20000);
     shutdown(l, SHUT_RD);
     pthread_join(thread, NULL);
     DO(accept(l, NULL, NULL));
     DO(shutdown(l, SHUT_RD));
-    /* It may listen again, at another port, as nobody had named the first. */
+    /* It may listen again, on another port, as the first one was chosen by the kernel. */
     DO(listen(l, 1));
     at = name_of(l);
     c = called('b', &at);
@@ -347,7 +347,7 @@ static void again(void)
     close(e);
 }
 
-/* Takes a byte; what recvmsg says is left. */
+/* Receives a byte; how many bytes recvmsg says are left. */
 static void say_left(int s, size_t room)
 {
     char data;
@@ -367,7 +367,7 @@ static void say_left(int s, size_t room)
         SAY(*(int *)CMSG_DATA(told));
 }
 
-/* Waits for the peer's end where poll does not tell of it: who has shut down receiving sees that alone. */
+/* Waits for the peer's FIN. poll does not report it on a socket that has shut down receiving; only TCP_INFO does. */
 static void await_end(int s)
 {
     struct tcp_info info = { 0 };
@@ -537,7 +537,7 @@ static void ending(void)
     begin("a full send buffer");
     s = connected('d');
     fcntl(s, F_SETFL, O_NONBLOCK);
-    /* The peer reads on, slowly, and a socket cannot take 1 GiB at once. */
+    /* The peer reads slowly, and a socket's buffer does not hold 1 GiB. */
     static char huge[1 << 20];
     for (left = 1024; left > 0 && write(s, huge, sizeof huge) > 0; left--)
         ;

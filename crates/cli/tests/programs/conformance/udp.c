@@ -12,7 +12,7 @@ static void connected_or_not(void)
     int s = udp();
 
     begin("datagrams to an address");
-    /* A look takes no port. */
+    /* poll binds no port. */
     struct pollfd fd = { .fd = s, .events = POLLIN };
     DO(poll(&fd, 1, 0));
     name = name_of(s);
@@ -91,7 +91,7 @@ static void in_parts_of_one(void)
     close(s);
 }
 
-/* What poll, select and epoll tell once it has come that nobody is there. */
+/* What poll, select and epoll report when port unreachable has arrived. */
 static void say_refused(int s)
 {
     struct pollfd p = { s, POLLIN | POLLOUT | POLLRDHUP | POLLRDNORM | POLLPRI, 0 };
@@ -137,7 +137,7 @@ static void nobody_there(void)
     close(s);
 }
 
-/* The same of a socket that is told of errors. */
+/* The same on a socket with an error queue (IP_RECVERR). */
 static void told_of_errors(void)
 {
     struct address nowhere = with_port(peer, 9);
@@ -170,8 +170,8 @@ static void *sends_once_it_is_taken(void *socket)
     return NULL;
 }
 
-/* An error that ends recvmmsg after the first message is told by the next call. Who answers that nobody is there does
- * so a few times only, and then once a second (`icmp_ratelimit`): after a second it does. */
+/* An error that ends recvmmsg after the first message is returned by the next call. The peer's kernel sends only a few port
+ * unreachables at once, and then one per second (`icmp_ratelimit`); so the test waits a second. */
 static void refused_later(void)
 {
     struct address nowhere = with_port(peer, 9);
@@ -248,7 +248,7 @@ static void several_at_once(void)
     SAY(sent[1].msg_len);
     DO(recvmmsg(s, in, 2, 0, NULL));
     SAY(in[0].msg_len + in[1].msg_len);
-    /* Each goes once, whatever the flags: the next to come is the last. */
+    /* Each message is sent once, whatever the flags: the next one received is the last. */
     DO(sendmmsg(s, sent, 2, MSG_DONTWAIT));
     DO(sendmmsg(s, sent, 2, MSG_NOSIGNAL));
     DO(recvmmsg(s, in, 3, 0, NULL));
@@ -264,7 +264,7 @@ static void several_at_once(void)
     DO(sendmmsg(s, sent, 1, 0));
     DO(recvmmsg(s, in, 3, MSG_WAITFORONE, NULL));
     SAY(in[0].msg_len);
-    /* As many as it is asked for: there is no IOV_MAX of them. */
+    /* As many as given: there is no limit like IOV_MAX. */
     static struct mmsghdr many[1030];
     DO(shutdown(s, SHUT_RD));
     DO(recvmmsg(s, many, 1030, 0, NULL));
@@ -272,7 +272,7 @@ static void several_at_once(void)
     close(s);
 }
 
-/* What recvmsg tells beside the data, in the kernel's order. */
+/* The control messages of recvmsg, in the kernel's order. */
 static void say_told(int s, size_t room)
 {
     char data[64];
@@ -295,7 +295,7 @@ static void say_told(int s, size_t room)
         say_value("kind", told->cmsg_type);
         say_value("bytes", size);
         memcpy(&value, CMSG_DATA(told), size < 4 ? size : 4);
-        /* The number of an interface stands first in IP_PKTINFO, and is not the same in every run. */
+        /* The interface index comes first in IP_PKTINFO, and differs from run to run. */
         if (size <= 4)
             say_value("value", value);
         if (size == own.len && told->cmsg_type == (family == AF_INET ? 20 : 74)) {

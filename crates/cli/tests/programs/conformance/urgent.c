@@ -1,4 +1,4 @@
-/* Urgent data (MSG_OOB), buffers and times, as FTP servers, telnet and others meet them. */
+/* Urgent data (MSG_OOB), buffer sizes and time stamps, as used by FTP servers, telnet and others. */
 #include "conformance.h"
 
 #include <linux/net_tstamp.h>
@@ -31,13 +31,13 @@ static void say_state(int s)
     SAY(count);
 }
 
-/* Waits until n bytes have come, the urgent one included: it is the last before "after". */
+/* Waits until all bytes of the burst have arrived, including the urgent one, the last before "after". */
 static void settle(void)
 {
     usleep(50000);
 }
 
-/* The peer, asked for, sends "xyZ" with Z urgent, and then "after". */
+/* On request the peer sends "xyZ" with Z urgent, and then "after". */
 static void apart(int line)
 {
     int s = connected('o'), on = 1, ep = epoll_create1(0);
@@ -82,7 +82,7 @@ static void apart(int line)
     SAY(data[0]);
     say_state(s);
     DO(recv(s, data, 1, MSG_OOB));
-    /* Alone, and passed over; then one after another. */
+    /* An urgent byte alone, which is skipped; then one after another. */
     DO(write(s, "2", 1));
     await(s, POLLPRI);
     settle();
@@ -103,7 +103,7 @@ static void apart(int line)
     close(s);
 }
 
-/* The peer tells what it finds: how many bytes before the urgent one, that, and the rest. */
+/* The peer reports what it finds: the number of bytes before the urgent one, that byte, and the number after it. */
 static void sending(void)
 {
     int s = connected('O');
@@ -127,7 +127,7 @@ static void sending(void)
     close(s);
 }
 
-/* How much a connection may send before anything is set depends on its congestion control. */
+/* The default send buffer depends on the congestion control. */
 static void say_buffers(const char *when, int s, int exactly)
 {
     int receive = 0, send = 0;
@@ -176,7 +176,7 @@ static void buffers(void)
     DO(setsockopt(s, SOL_SOCKET, SO_RCVBUF, &size, sizeof size));
     say_buffers("datagrams, set", s, 1);
     close(s);
-    /* What is said to be there is there. */
+    /* The reported buffer size is available. */
     s = connected('n');
     size = 100000;
     setsockopt(s, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
@@ -227,7 +227,7 @@ static void shut_while_waited(void)
     }
 }
 
-/* Receiving times, numbered; what sends times is a documented difference. */
+/* Receive time stamps, numbered; transmit time stamps are a documented difference. */
 static void times(void)
 {
     int s = connected('e'), asked = SOF_TIMESTAMPING_SOFTWARE | SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_OPT_ID;
@@ -243,7 +243,7 @@ static void times(void)
     close(s);
 }
 
-/* MSG_EOR and MSG_MORE are taken; the peer sees one stream. */
+/* MSG_EOR and MSG_MORE are accepted; the peer sees one stream. */
 static void records(void)
 {
     int s = connected('e');

@@ -175,7 +175,7 @@ static void sets(void)
     close(file);
 }
 
-/* Programs name as many as the limit allows, with sets as large as the descriptors they have. */
+/* Programs may pass as many descriptors as the limit allows, with sets as large as their descriptor table. */
 static void beyond(void)
 {
     long page = sysconf(_SC_PAGESIZE);
