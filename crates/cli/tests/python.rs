@@ -48,10 +48,10 @@ fn children_have_the_sockets_that_the_documents_promise() {
     let _one = one_test_at_a_time();
     for case in [
         "a_listener_moves_to_the_child_that_accepts",
-        "what_a_child_does_is_nothing_to_its_parent",
-        "a_daemon_is_the_program_it_was",
-        "what_is_inherited_over_exec_is_the_kernels",
-        "a_spawned_child_is_nothing_to_its_parent",
+        "a_child_s_calls_do_not_affect_its_parent",
+        "a_daemon_activates_the_listener_it_inherits",
+        "a_listener_inherited_over_exec_is_the_kernel_s",
+        "a_spawned_child_does_not_affect_its_parent",
     ] {
         assert_eq!(output_of("fork.py", &in_stack(), &[case]).trim_end(), case);
     }

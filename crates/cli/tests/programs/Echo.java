@@ -6,7 +6,7 @@ import java.nio.channels.Selector;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 
-/** Echoes TCP on the port given: one selector, as NIO servers have it. */
+/** Echoes TCP on the given port with one selector, as NIO servers do. */
 public class Echo {
     public static void main(String[] arguments) throws Exception {
         Selector selector = Selector.open();

@@ -1,5 +1,5 @@
-"""Socket calls of all kinds, against peer.py. A case says what it is by its name; it prints that name when it is
-over, and nothing else, whoever runs the sockets."""
+"""Socket calls of all kinds, against peer.py. The name of a case states the rule it checks; it prints only that name, when
+it has passed, on the kernel as on our stack."""
 import array, errno, fcntl, os, signal, socket, struct, sys, termios, threading, time
 
 HERE, PEER = sys.argv[1], sys.argv[2]
@@ -53,7 +53,7 @@ def datagrams():
     ours.bind(("", 0))
     return ours, (PEER, 7000)
 
-def a_descriptor_has_as_many_numbers_as_it_likes():
+def a_socket_may_have_several_numbers():
     stream = pair()
     two = stream.dup()
     three = socket.socket(fileno=fcntl.fcntl(stream.fileno(), fcntl.F_DUPFD_CLOEXEC, 60))
@@ -67,12 +67,12 @@ def a_descriptor_has_as_many_numbers_as_it_likes():
     fails(errno.EAGAIN, three.recv, 1)
     two.setblocking(True)
     two.close(), three.close()
-    # The last number is the end.
+    # Only closing the last number closes the connection.
     four.shutdown(socket.SHUT_WR)
     assert os.read(70, 10) == b""
     fails(errno.EPIPE, four.send, b"x")
 
-def flags_are_the_files():
+def status_flags_belong_to_the_socket():
     stream = pair()
     flags = fcntl.fcntl(stream, fcntl.F_GETFL)
     assert flags & os.O_NONBLOCK == 0
@@ -82,7 +82,7 @@ def flags_are_the_files():
     assert fcntl.fcntl(stream, fcntl.F_GETFL) & os.O_NONBLOCK == 0
     fails(errno.EAGAIN, stream.recv, 1, socket.MSG_DONTWAIT)
 
-def what_waits_is_counted():
+def ioctls_count_queued_bytes():
     stream = pair()
     stream.sendall(b"12345")
     assert stream.recv(1, socket.MSG_PEEK) == b"1"
@@ -100,7 +100,7 @@ def what_waits_is_counted():
     fcntl.ioctl(ours, termios.FIONREAD, count)
     assert count[0] == 5, count
 
-def data_comes_in_pieces_and_whole():
+def vectors_and_waitall_transfer_all_bytes():
     stream = pair()
     stream.sendmsg([b"one ", b"", b"two ", b"three"])
     assert stream.recv(13, socket.MSG_WAITALL) == b"one two three"
@@ -117,7 +117,7 @@ def data_comes_in_pieces_and_whole():
     fails(errno.ESPIPE, os.preadv, stream.fileno(), [bytearray(1)], 0)
     fails(errno.ESPIPE, os.lseek, stream.fileno(), 0, os.SEEK_CUR)
 
-def datagrams_keep_their_ends():
+def datagrams_keep_their_boundaries():
     ours, peer = datagrams()
     ours.sendto(b"0123456789", peer)
     data, _, flags, sender = ours.recvmsg(4, 0, socket.MSG_PEEK)
@@ -129,13 +129,13 @@ def datagrams_keep_their_ends():
     fails(errno.EDESTADDRREQ, ours.send, b"x")
     fails(errno.EMSGSIZE, ours.sendto, b"x" * 70_000, peer)
     fails(errno.ENOTCONN, ours.getpeername)
-    # In fragments, by the kernel.
+    # The kernel sends it in fragments.
     ours.sendto(b"y" * 5_000, peer)
     assert ours.recv(9_000) == b"y" * 5_000
 
-def a_datagram_from_no_port_has_a_sender():
+def a_datagram_from_port_0_has_a_sender():
     ours, _ = datagrams()
-    # So that it is in the stack by then.
+    # This activates the socket.
     ours.sendto(b"x", (PEER, 7000))
     assert ours.recvfrom(10) == (b"x", (PEER, 7000))
     order("unsigned %d" % ours.getsockname()[1])
@@ -143,7 +143,7 @@ def a_datagram_from_no_port_has_a_sender():
     order("unsigned %d" % ours.getsockname()[1])
     assert ours.recvmsg(10)[3] == (PEER, 0)
 
-def a_datagram_tells_where_it_went_and_when():
+def a_datagram_has_its_destination_and_time_stamp():
     ours, peer = datagrams()
     ours.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO
     ours.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
@@ -161,7 +161,7 @@ def a_datagram_tells_where_it_went_and_when():
     _, told, flags, _ = ours.recvmsg(10, 8)
     assert (told, flags & socket.MSG_CTRUNC) == ([], socket.MSG_CTRUNC)
 
-def a_datagram_of_ipv4_tells_a_socket_of_ipv6_what_it_tells_by_ipv4():
+def an_ipv6_socket_gets_ipv4_control_messages_for_an_ipv4_datagram():
     _, (address, port) = datagrams()
     ours = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     ours.setsockopt(socket.IPPROTO_IPV6, 49, 1)  # IPV6_RECVPKTINFO
@@ -173,7 +173,7 @@ def a_datagram_of_ipv4_tells_a_socket_of_ipv6_what_it_tells_by_ipv4():
     kinds = [(level, kind) for level, kind, _ in told]
     assert kinds == [(41, 50), (0, 8), (0, 20)], kinds
 
-def a_datagram_socket_connects_and_lets_go():
+def a_datagram_socket_may_connect_again():
     ours, peer = datagrams()
     ours.connect(peer)
     assert ours.getpeername() == peer and ours.getsockname()[0] == HERE
@@ -186,7 +186,7 @@ def a_datagram_socket_connects_and_lets_go():
     ours.send(b"again")
     assert ours.recv(10) == b"again"
 
-def a_port_that_is_taken_is_refused():
+def a_port_in_use_is_refused():
     ours, _ = datagrams()
     other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     fails(errno.EADDRINUSE, other.bind, ours.getsockname())
@@ -203,7 +203,7 @@ def a_port_that_is_taken_is_refused():
     fails(errno.ENOTCONN, two.recv, 1)
     fails(errno.ENOTCONN, one.recv, 1)
 
-def a_port_with_connections_is_taken():
+def a_port_with_connections_or_time_wait_is_in_use():
     listener = socket.socket()
     listener.bind(("", 0))
     listener.listen(8)
@@ -214,10 +214,10 @@ def a_port_with_connections_is_taken():
     fails(errno.EADDRINUSE, socket.socket().bind, ("", port))
     fails(errno.EADDRINUSE, socket.socket().bind, (HERE, port))
     stream.close()
-    # Its TIME_WAIT, too.
+    # Its TIME_WAIT blocks the port too.
     fails(errno.EADDRINUSE, socket.socket().bind, ("", port))
 
-def who_could_not_connect_may_listen():
+def a_socket_whose_connect_failed_may_listen():
     listener = socket.socket()
     listener.bind(("", 0))
     fails(errno.ECONNREFUSED, listener.connect, (PEER, 1))
@@ -225,7 +225,7 @@ def who_could_not_connect_may_listen():
     order("connect %d" % listener.getsockname()[1])
     echoed(listener.accept()[0], b"after all")
 
-def a_connection_is_as_its_listener():
+def a_connection_inherits_its_listener_s_options():
     listener = socket.socket()
     listener.bind(("", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3))
@@ -239,7 +239,7 @@ def a_connection_is_as_its_listener():
     assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16) == struct.pack("ll", 0, 300_000)
     assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).strip(b"\0") == b"reno"
 
-def a_port_that_is_named_is_had_again_at_once():
+def a_connect_from_a_port_in_time_wait_succeeds_at_once():
     port = 0
     for _ in range(3):
         ours = socket.socket()
@@ -249,12 +249,12 @@ def a_port_that_is_named_is_had_again_at_once():
         ours.connect((PEER, 7000))
         assert is_kernels(port) != IN_STACK
         echoed(ours, b"from here again")
-        # Who has ended it first is left with TIME_WAIT.
+        # The end that closes first keeps TIME_WAIT.
         ours.shutdown(socket.SHUT_WR)
         assert ours.recv(1) == b""
         ours.close()
 
-def a_listener_may_wait_for_data():
+def tcp_defer_accept_waits_for_data():
     listener = socket.socket()
     listener.bind(("", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 2)
@@ -263,11 +263,11 @@ def a_listener_may_wait_for_data():
     begun = time.monotonic()
     order("connect %d" % listener.getsockname()[1])
     stream, _ = listener.accept()
-    # None has come.
+    # The peer has sent no data.
     assert time.monotonic() - begun > 1
     echoed(stream, b"in vain")
 
-def data_may_be_sent_to_connect():
+def msg_fastopen_connects_and_sends():
     MSG_FASTOPEN = 0x2000_0000
     ours = socket.socket()
     assert ours.sendto(b"first", MSG_FASTOPEN, (PEER, 7000)) == 5
@@ -277,10 +277,10 @@ def data_may_be_sent_to_connect():
     fails(errno.EISCONN, ours.sendmsg, [b"again"], [], MSG_FASTOPEN, (PEER, 7000))
     echoed(ours, b"as ever")
 
-def a_stream_tells_when_it_came():
+def a_stream_has_time_stamps():
     stream = pair()
     stream.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
-    # What came before the kernel began to look at its clock has no time.
+    # Packets that arrive before the kernel has enabled its time stamps have none.
     for _ in range(2):
         time.sleep(0.05)
         stream.sendall(b"when?")
@@ -290,7 +290,7 @@ def a_stream_tells_when_it_came():
     seconds, nanos = struct.unpack("ll", at)
     assert 0 <= time.time() - (seconds + nanos / 1e9) < 60, at
 
-def a_socket_of_ipv6_alone_does_not_reach_ipv4():
+def a_v6only_socket_does_not_reach_ipv4():
     mapped = ("::ffff:" + PEER, 7000)
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         ours = socket.socket(socket.AF_INET6, kind)
@@ -302,12 +302,12 @@ def a_socket_of_ipv6_alone_does_not_reach_ipv4():
     ours.setblocking(False)
     fails(errno.EAGAIN, ours.recv, 1)
     fails(errno.ENETUNREACH, ours.sendto, b"x", mapped)
-    # The default, by RFC 3542.
+    # -1 sets the default (RFC 3542).
     ours.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 9)
     ours.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, -1)
     assert ours.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS) == 0
 
-def a_datagram_to_no_family_is_of_ipv4():
+def a_datagram_to_af_unspec_is_ipv4():
     import ctypes
     ours, _ = datagrams()
     ours.sendto(b"x", (PEER, 7000))
@@ -317,7 +317,7 @@ def a_datagram_to_no_family_is_of_ipv4():
     assert libc.sendto(ours.fileno(), b"y", 1, 0, address, len(address)) == 1, ctypes.get_errno()
     assert ours.recv(10) == b"y"
 
-def connecting_says_why_not():
+def connect_returns_the_reason_of_a_failure():
     for _ in range(2):
         ours = socket.socket()
         for _ in range(2):
@@ -373,13 +373,13 @@ def options_are_read_as_they_were_set():
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16) == limit
     fails(errno.EAGAIN, stream.recv, 1)
-    # The newer number of SO_RCVTIMEO; and less than nothing is no time at all.
+    # The newer number of SO_RCVTIMEO; and a negative time.
     stream.setsockopt(socket.SOL_SOCKET, 66, struct.pack("ll", 0, 100_000))
     assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16) == struct.pack("ll", 0, 100_000)
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", -1, 0))
     fails(errno.EAGAIN, stream.recv, 1)
 
-def a_file_is_sent_and_a_pipe_carries():
+def sendfile_and_splice_transfer_data():
     stream = pair()
     data = os.urandom(300_000)
     with open("/tmp/busypoll-calls-%d" % os.getpid(), "wb+") as file:
@@ -403,7 +403,7 @@ def a_file_is_sent_and_a_pipe_carries():
         assert os.splice(out, stream.fileno(), 100) > 0
         assert stream.recv(10)
 
-def a_broken_pipe_signals():
+def a_write_after_shutdown_raises_sigpipe():
     seen = []
     before = signal.signal(signal.SIGPIPE, lambda number, _: seen.append(number))
     stream = pair()
@@ -411,13 +411,13 @@ def a_broken_pipe_signals():
     fails(errno.EPIPE, stream.send, b"x", socket.MSG_NOSIGNAL)
     assert not seen
     fails(errno.EPIPE, os.write, stream.fileno(), b"x")
-    # The interpreter runs a handler a moment later.
+    # The interpreter runs the handler a moment later.
     while not seen:
         pass
     assert seen == [signal.SIGPIPE], seen
     signal.signal(signal.SIGPIPE, before)
 
-def numbers_are_the_lowest_and_ours_are_not_closed():
+def numbers_are_the_lowest_and_the_library_s_are_not_closed():
     first = socket.socket()
     number = first.fileno()
     first.close()
@@ -434,7 +434,7 @@ def numbers_are_the_lowest_and_ours_are_not_closed():
     echoed(stream, b"still here")
     echoed(pair(), b"and so is the rest")
 
-def threads_share_a_listener():
+def several_threads_accept_from_one_listener():
     listener = socket.socket()
     listener.bind(("", 0))
     listener.listen(64)
@@ -455,7 +455,7 @@ def threads_share_a_listener():
     for thread in threads:
         thread.join()
 
-def threads_leave_no_descriptor_behind():
+def ended_threads_leave_no_descriptor_behind():
     quiet, _ = datagrams()
     quiet.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 10_000))
     def descriptors_after(threads):
@@ -467,7 +467,7 @@ def threads_leave_no_descriptor_behind():
     few = descriptors_after(2)
     assert descriptors_after(30) <= few + 2
 
-def calls_by_number_are_the_same():
+def system_calls_by_number_do_the_same():
     import ctypes, platform
     call = ctypes.CDLL(None).syscall
     SOCKET, CONNECT, SENDTO, RECVFROM, CLOSE = {
@@ -484,7 +484,7 @@ def calls_by_number_are_the_same():
     assert is_kernels(stream.getsockname()[1]) != IN_STACK
     echoed(stream, b"by its other number")
 
-# Whether our stack is to run them.
+# Whether our stack runs the sockets.
 IN_STACK = "BUSYPOLL_RUN" in os.environ
 ORDERS = socket.create_connection((PEER, 6999))
 CASES = [case for name, case in list(globals().items())

@@ -1,4 +1,4 @@
-"""An asyncio server: echoes TCP and UDP on the port given.
+"""An asyncio server: echoes TCP and UDP on the given port.
 
 Each line on standard input makes it open another UDP socket, on the port of that line, which a thread of
 its own serves; "fork" makes a child that does so on the next port.

@@ -1,4 +1,4 @@
-"""What children have of sockets, against peer.py, under our stack."""
+"""Sockets of child processes on our stack, against peer.py."""
 import errno, os, socket, subprocess, sys, time
 
 HERE, PEER = sys.argv[1], sys.argv[2]
@@ -6,7 +6,7 @@ HERE, PEER = sys.argv[1], sys.argv[2]
 def order(port):
     with socket.create_connection((PEER, 6999)) as orders:
         orders.sendall(b"connect %d\n" % port)
-        # It is closed when the order is read.
+        # The peer closes the connection when it has read the order.
         time.sleep(0.1)
 
 def echoed(stream, data):
@@ -52,7 +52,7 @@ def a_listener_moves_to_the_child_that_accepts():
             stream, _ = one.accept()
             echoed(stream, b"in the child")
             kept.append(stream)
-            # The first may have come before the child was there.
+            # The first connection may have been made before the child listened.
             assert count == 0 or not is_kernels(port) or kept[0]
         kept[0].close()
         time.sleep(0.2)
@@ -61,11 +61,11 @@ def a_listener_moves_to_the_child_that_accepts():
     child = in_child(accept)
     for _ in range(3):
         os.read(tell, 1)
-        # From outside: this process is to make no stack of its own.
+        # From another process: this one must not activate a socket.
         os.spawnlp(os.P_WAIT, "env", "env", "-u", "LD_PRELOAD", sys.executable, __file__, HERE, PEER, "order", str(port))
     ended(child)
 
-def what_a_child_does_is_nothing_to_its_parent():
+def a_child_s_calls_do_not_affect_its_parent():
     one, port = listener()
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     udp.bind(("", 0))
@@ -75,18 +75,18 @@ def what_a_child_does_is_nothing_to_its_parent():
     echoed(stream, b"before")
     def child():
         numbers = [int(number) for number in os.listdir("/proc/self/fd")]
-        # Of the library's own there is the way to the parent, if it has connections.
+        # The library has at most one descriptor: its channel to the parent, if there are connections.
         assert len([number for number in numbers if number >= 1000]) <= 1, numbers
-        # A connection that is used here is the kernel's from then on.
+        # A connection is handed to the kernel when it is used here.
         echoed(stream, b"the child's")
         assert is_kernels(stream.getsockname()[1])
         stream.close()
-        # A datagram socket sends and is the kernel's; what comes is the parent's.
+        # A datagram socket sends through the kernel; the parent receives.
         udp.sendto(b"the child's", (PEER, 7000))
-        # New sockets are the kernel's: the parent has the queue.
+        # New sockets are the kernel's: the parent has the queues.
         new = socket.create_connection((PEER, 7000))
         echoed(new, b"new")
-        # So are connections to an inherited listener that the kernel makes.
+        # So are connections over loopback to an inherited listener.
         near = socket.create_connection(("127.0.0.1", port))
         far, _ = one.accept()
         near.sendall(b"next door")
@@ -95,7 +95,7 @@ def what_a_child_does_is_nothing_to_its_parent():
         ended(in_child(child))
         assert udp.recv(20) == b"the child's"
         echoed(stream, b"after")
-    # Nobody had waited for the listener when the children were made: it is the first one's who does.
+    # No process had waited for the listener when the children were made: the first that waits activates it.
     one.settimeout(0.05)
     try:
         one.accept()
@@ -107,7 +107,7 @@ def what_a_child_does_is_nothing_to_its_parent():
     echoed(other, b"ours")
     assert not is_kernels(port)
 
-def a_daemon_is_the_program_it_was():
+def a_daemon_activates_the_listener_it_inherits():
     one, port = listener()
     tell, told = os.pipe()
     def daemon():
@@ -123,7 +123,7 @@ def a_daemon_is_the_program_it_was():
     os.spawnlp(os.P_WAIT, "env", "env", "-u", "LD_PRELOAD", sys.executable, __file__, HERE, PEER, "order", str(port))
     assert os.read(tell, 1) == b"y"
 
-def what_is_inherited_over_exec_is_the_kernels():
+def a_listener_inherited_over_exec_is_the_kernel_s():
     one, port = listener()
     os.set_inheritable(one.fileno(), True)
     order(port)
@@ -136,16 +136,16 @@ def what_is_inherited_over_exec_is_the_kernels():
     ended(child)
     echoed(first, b"still ours")
 
-def a_spawned_child_is_nothing_to_its_parent():
+def a_spawned_child_does_not_affect_its_parent():
     stream = socket.create_connection((PEER, 7000))
     echoed(stream, b"before")
     assert not is_kernels(stream.getsockname()[1])
     os.set_inheritable(stream.fileno(), True)
     words = [sys.executable, __file__, HERE, PEER, "inherited", str(stream.fileno())]
-    # What is behind the library's back changes nothing.
+    # A child that the library does not see changes nothing.
     ended(os.posix_spawn(sys.executable, words + ["nothing"], os.environ))
     assert not is_kernels(stream.getsockname()[1])
-    # By vfork: what the child prepares for the program, that has.
+    # By vfork: the program has the connections that the child prepares for it.
     os.set_inheritable(stream.fileno(), False)
     assert subprocess.run(words + ["connection"], pass_fds=[stream.fileno()]).returncode == 0
     echoed(stream, b"after")

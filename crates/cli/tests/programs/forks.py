@@ -18,13 +18,13 @@ def serve(port, how):
     while True:
         stream, _ = listener.accept()
         if how == "read_before":
-            # The parent takes the first line, and what comes behind it is the child's.
+            # The parent reads the first line, the child the rest.
             first = b""
             while not first.endswith(b"\n"):
                 first += stream.recv(1)
             stream.sendall(first)
         if how == "late":
-            # The peer has said all, and closed its half.
+            # The peer has sent all its data, and shut down its sending half.
             time.sleep(0.2)
         child = os.fork()
         if child == 0:
@@ -70,11 +70,11 @@ def connect(peer, port, how):
     if how == "parent_ends":
         if child:
             os._exit(0)
-        # As a daemon does, when its parent has gone.
+        # As a daemon does, after its parent has ended.
         time.sleep(0.3)
         exchange(stream, lines, b"child")
     elif how == "both":
-        # One half each, as rsync does.
+        # Each process uses one direction, as rsync does.
         if child == 0:
             stream.sendall(b"from the child\n")
             time.sleep(0.3)

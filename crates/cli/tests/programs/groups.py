@@ -1,4 +1,4 @@
-"""Sockets in multicast groups at one port, told on standard input what to do; says what each receives, and from whom.
+"""Sockets in multicast groups at one port, controlled by standard input; prints what each receives, and from which address.
 
 Arguments: the interface's address and number, and a port.
 """
@@ -27,7 +27,7 @@ def udp(bound, family=socket.AF_INET):
     return made
 
 
-# Each joins its group in another way.
+# Each joins its group by another option.
 by_address = udp("")
 by_address.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, v4("239.7.0.1") + v4(address))
 at_the_group = udp("239.7.0.2")

@@ -1,8 +1,8 @@
-"""A server of TCP on the port given: echoes, or sends without end to a client whose first byte is "t".
+"""A TCP server on the given port: echoes, or sends without end to a client whose first byte is "t".
 
-More words: "nobody": it gives up its rights first; "worker": a child serves, and another one when that has ended;
-"daemon": a daemon does; "last": says a long last word to its first client and ends, as the word after that says. Each
-server prints its process number.
+Further words: "nobody": it gives up its rights first; "worker": a child serves, and another one when that has ended;
+"daemon": a daemon serves; "last HOW": it sends much data to its first client and ends as HOW says. Each server prints its
+process number.
 """
 import ctypes
 import os
@@ -12,7 +12,7 @@ import threading
 
 LAST = bytes(range(256)) * 2000
 
-# The number of the system call.
+# The number of the system call exit_group.
 EXIT_GROUP = {"x86_64": 231, "aarch64": 94}
 
 
@@ -33,7 +33,7 @@ def accept(listener):
         threading.Thread(target=serve, args=(client,), daemon=True).start()
 
 
-def last_word(listener, how):
+def send_and_end(listener, how):
     print("ready", os.getpid(), flush=True)
     client, _ = listener.accept()
     client.sendall(LAST)
@@ -66,6 +66,6 @@ elif words == ["daemon"]:
             accept(listener)
     os._exit(0)
 elif words[:1] == ["last"]:
-    last_word(listener, words[1])
+    send_and_end(listener, words[1])
 else:
     accept(listener)

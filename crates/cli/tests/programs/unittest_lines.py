@@ -1,7 +1,7 @@
-# Runs the tests of one module of CPython's own and writes what becomes of each, a line a test.
+# Runs the tests of one module of CPython's test suite and writes the result of each in a line.
 #   unittest_lines.py RESULTS LIMIT MODULE [only|but NAME...]
-# RESULTS is appended to: `start NAME`, then `passed|skipped|failed NAME [why]`, and `end` after the last. A test that takes
-# longer than LIMIT seconds ends the process, as one does that crashes: whoever reads the file sees a start alone.
+# Lines appended to RESULTS: `start NAME`, then `passed|skipped|failed NAME [why]`, and `end` after the last. A test that
+# takes longer than LIMIT seconds, or crashes, ends the process: then the file has only its `start`.
 import faulthandler
 import os
 import sys
@@ -16,7 +16,7 @@ from test import support
 
 # Nothing here reaches the Internet.
 support.use_resources = ["cpu", "network", "subprocess", "walltime"]
-# A machine that is busy with other things is no fault of what is tested.
+# A longer timeout, as the machine may be busy.
 support.LOOPBACK_TIMEOUT = 30.0
 
 
@@ -24,7 +24,7 @@ def name_of(test):
     return test.id().replace(" ", "_")
 
 
-def say(*words):
+def record(*words):
     os.write(lines, (" ".join(words).replace("\n", " ") + "\n").encode())
 
 
@@ -32,15 +32,15 @@ class Lines(unittest.TestResult):
     def startTest(self, test):
         super().startTest(test)
         self.worst = None
-        say("start", name_of(test))
+        record("start", name_of(test))
         faulthandler.dump_traceback_later(limit, exit=True, file=complaints)
 
     def stopTest(self, test):
         super().stopTest(test)
         faulthandler.cancel_dump_traceback_later()
-        say(*(self.worst or ["passed"])[:1], name_of(test), *(self.worst or [])[1:])
+        record(*(self.worst or ["passed"])[:1], name_of(test), *(self.worst or [])[1:])
 
-    def bad(self, test, error):
+    def record_failure(self, test, error):
         complaints.write(f"---- {name_of(test)}\n{self._exc_info_to_string(error, test)}\n")
         complaints.flush()
         why = f"{error[0].__name__}: {error[1]}"[:160]
@@ -49,22 +49,22 @@ class Lines(unittest.TestResult):
         elif type(test).__name__ == "_SubTest":
             self.worst = ["failed", why]
         else:
-            # What sets a class or a module up.
-            say("failed", name_of(test), why)
+            # The set-up of a class or a module has failed.
+            record("failed", name_of(test), why)
 
     def addError(self, test, error):
-        self.bad(test, error)
+        self.record_failure(test, error)
 
     def addFailure(self, test, error):
-        self.bad(test, error)
+        self.record_failure(test, error)
 
     def addSubTest(self, test, subtest, error):
         if error is not None:
-            self.bad(subtest, error)
+            self.record_failure(subtest, error)
 
     def addSkip(self, test, reason):
         if not isinstance(test, unittest.case.TestCase):
-            say("skipped", name_of(test), reason)
+            record("skipped", name_of(test), reason)
         else:
             self.worst = self.worst or ["skipped", reason]
 
@@ -88,10 +88,10 @@ def chosen(suite):
 try:
     suite = unittest.defaultTestLoader.loadTestsFromName(module)
 except unittest.SkipTest as reason:
-    say("skipped", module, str(reason))
+    record("skipped", module, str(reason))
     suite = unittest.TestSuite()
 chosen(suite).run(Lines())
-say("end")
-# Threads that a test has left behind do not keep it.
+record("end")
+# Threads that a test has left behind must not keep the process alive.
 complaints.flush()
 os._exit(0)
