@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::thread;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
-use echo::{build, temp_dir, source};
+use echo::{build, source, temp_dir};
 use support::BUSYPOLL;
 #[allow(unused_imports, reason = "support/echo.rs")]
 use support::wait_until;

@@ -27,7 +27,8 @@ fn takes_effect(lab: &Lab, pid: u32, client: &mut Client) -> String {
     let (server, number) = (&lab.server, pid.to_string());
     let exchange = |client: &mut Client| busy_polled(server, || client.exchange(TIMES));
     assert_eq!(exchange(client), 0, "before");
-    let report = succeeds(&mut busypoll(lab, &state, &["attach", &number, "--busy-poll", LONG_POLL]));
+    let report =
+        succeeds(&mut busypoll(lab, &state, &["attach", &number, "--busy-poll", LONG_POLL]));
     busy_polling_finds_packets(lab, || client.exchange(TIMES));
     let detached = succeeds(&mut busypoll(lab, &state, &["detach", &number]));
     assert!(detached.contains(", 0 left alone"), "{detached}");

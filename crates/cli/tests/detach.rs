@@ -121,7 +121,11 @@ fn another_epoll_or_socket_of_the_same_number_is_left_alone() {
     assert!(report.contains("left: the epoll instance watches nothing it did"), "{report}");
     assert_eq!((polls(&replaced).busy_poll_usecs, polls(&kept).busy_poll_usecs), (40, 0));
     assert_eq!(sockopt::busy_poll(&moved).unwrap(), 0, "the socket is found wherever it is");
-    assert_eq!(sockopt::busy_poll(&number).unwrap(), 40, "the value of another socket is left alone");
+    assert_eq!(
+        sockopt::busy_poll(&number).unwrap(),
+        40,
+        "the value of another socket is left alone"
+    );
 }
 
 #[test]

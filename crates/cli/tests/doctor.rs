@@ -42,8 +42,14 @@ fn codes(report: &Value) -> Vec<&str> {
 fn a_missing_device_peer_or_process_gets_one_line() {
     fails_with(&run_locally(&["doctor", "nosuch0"]), &["nosuch0", "ip link"]);
     fails_with(&run_locally(&["doctor", "lo", "nosuch0", "--json"]), &["nosuch0"]);
-    fails_with(&run_locally(&["doctor", "--peer", "300.0.0.1"]), &["--peer", "no address of '300.0.0.1'"]);
-    fails_with(&run_locally(&["doctor", "--pid", "4294967295"]), &["4294967295", "no such process"]);
+    fails_with(
+        &run_locally(&["doctor", "--peer", "300.0.0.1"]),
+        &["--peer", "no address of '300.0.0.1'"],
+    );
+    fails_with(
+        &run_locally(&["doctor", "--pid", "4294967295"]),
+        &["4294967295", "no such process"],
+    );
     fails_with(&run_locally(&["doctor", "--pid", "x"]), &["'x'"]);
 }
 

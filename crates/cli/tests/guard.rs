@@ -457,7 +457,9 @@ fn an_unusable_interface_is_reported_in_one_line() {
     let device = large.server.interface();
     let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
     fails_with(&run_on_host(&large.server, &run), &["--dev", device, "MTU", "9000"]);
-    let run = |device| run_on_host(&lab.server, &["run", "--plane", "stack", "--dev", device, "--", "true"]);
+    let run = |device| {
+        run_on_host(&lab.server, &["run", "--plane", "stack", "--dev", device, "--", "true"])
+    };
     // A program that opens no socket needs no interface.
     let output = run(down);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");

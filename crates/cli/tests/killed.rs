@@ -67,8 +67,10 @@ fn in_the_middle(lab: &Lab, server: &Serving) -> Child {
 fn a_clean_run(lab: &Lab) {
     let device = lab.client.interface();
     let run = ["--arms", ARM, "--duration", "500ms", "--rounds", "2"];
-    let output =
-        run_on_host(&lab.client, &[&["bench", "--host", "10.77.0.2", "--dev", device], &run[..]].concat());
+    let output = run_on_host(
+        &lab.client,
+        &[&["bench", "--host", "10.77.0.2", "--dev", device], &run[..]].concat(),
+    );
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains(ARM), "{output:?}");
     assert!(!text.contains("skipped: "), "{text}");

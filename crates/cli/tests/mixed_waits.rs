@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
-use echo::{build, temp_dir, source};
+use echo::{build, source, temp_dir};
 use support::BUSYPOLL;
 #[allow(unused_imports, reason = "support/echo.rs")]
 use support::wait_until;

@@ -132,7 +132,10 @@ fn a_backlog_is_unsigned() {
     needs!(program "cc");
     let (lab, _peer) = lab();
     for how in [&PLAIN[..], &STACK] {
-        assert_eq!(output_of(&lab, how, &["backlog", "-1"]), "0\n50 answered\n50 have the answer\n");
+        assert_eq!(
+            output_of(&lab, how, &["backlog", "-1"]),
+            "0\n50 answered\n50 have the answer\n"
+        );
     }
 }
 

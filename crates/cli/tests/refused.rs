@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
-use echo::{Running, epolls, exchange_udp, temp_dir, source};
+use echo::{Running, epolls, exchange_udp, source, temp_dir};
 use support::*;
 
 /// On loopback, at a port of the system's choice.
@@ -179,7 +179,10 @@ fn a_device_owned_by_another_process_is_named_with_its_pid() {
     let arguments = serve_with(&["--dev", device]);
     let owner = Serving::start(lab.server.command(BUSYPOLL), &arguments[1..]);
     let pid = format!("process {}", owner.child.id());
-    fails_with(&run_on_host(&lab.server, &arguments), &["--dev", device, &pid, "stop that process"]);
+    fails_with(
+        &run_on_host(&lab.server, &arguments),
+        &["--dev", device, &pid, "stop that process"],
+    );
     drop(owner);
     Serving::start(lab.server.command(BUSYPOLL), &arguments[1..]);
 }
@@ -327,7 +330,10 @@ fn an_unwritable_file_is_named_before_anything_is_measured() {
     let folder = std::env::temp_dir();
     for (option, file) in [("--json", "/nowhere/at/all.json"), ("--svg", folder.to_str().unwrap())]
     {
-        fails_with(&run_locally(&["bench", option, file]), &["cannot write", file, "where you may write"]);
+        fails_with(
+            &run_locally(&["bench", option, file]),
+            &["cannot write", file, "where you may write"],
+        );
     }
     // The chart of a sweep has its own path.
     let mut sweep = Command::new(BUSYPOLL);

@@ -360,8 +360,9 @@ fn polls(program: &PathBuf, how: &str) {
     let plain = Running::start(lab.server.command(program).args([&port, how]));
     assert_eq!(busy_polled(&lab.server, || exchange_udp(&lab, PORT, 200)), 0, "{how}, plain");
     plain.end();
-    let _run =
-        Running::start(run_on(&lab.server, &["--busy-poll", LONG_POLL]).arg(program).args([&port, how]));
+    let _run = Running::start(
+        run_on(&lab.server, &["--busy-poll", LONG_POLL]).arg(program).args([&port, how]),
+    );
     busy_polling_finds_packets(&lab, || exchange_udp(&lab, PORT, 200));
 }
 

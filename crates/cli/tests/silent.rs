@@ -170,7 +170,8 @@ fn a_server_that_forks_for_each_connection_serves_all_of_them() {
         // Eight connections at the same time.
         thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| assert_eq!(exchange_all(&lab, port, "one\n"), "one\nend\n", "{how}"));
+                scope
+                    .spawn(|| assert_eq!(exchange_all(&lab, port, "one\n"), "one\nend\n", "{how}"));
             }
         });
         server.end();

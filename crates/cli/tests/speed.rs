@@ -234,7 +234,9 @@ fn ping_pong(setup: &Setup, kind: &[&str]) -> f64 {
 fn sockperf_udp() {
     needs_root!();
     needs!(program "sockperf");
-    measure("sockperf UDP ping-pong, p50 one way in us", sockperf(&[]), |setup| ping_pong(setup, &[]));
+    measure("sockperf UDP ping-pong, p50 one way in us", sockperf(&[]), |setup| {
+        ping_pong(setup, &[])
+    });
 }
 
 /// Here "plain" sets `SO_BUSY_POLL` itself, to the default of `run`.

@@ -97,7 +97,8 @@ fn a_rule_for_children_alone_requires_no_interface() {
     needs!(program "ip");
     let lab = with_another_interface();
     let policy = for_children();
-    let output = run_on_host(&lab.server, &["run", "--policy", policy.to_str().unwrap(), "--", "true"]);
+    let output =
+        run_on_host(&lab.server, &["run", "--policy", policy.to_str().unwrap(), "--", "true"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.lines().count() == 1, "{output:?}");
     for wanted in ["--dev: which interface", "extra0", "stay with the kernel"] {

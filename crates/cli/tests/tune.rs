@@ -279,7 +279,8 @@ fn a_killed_guard_is_reported() {
     let fixture = Fixture::new("guard");
     let poller = Sleeper::new();
     fixture.output_of(&format!("apply irq-suspend --dev IF --poller {}", poller.0.id()), 0);
-    let status: serde_json::Value = serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
+    let status: serde_json::Value =
+        serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
     let guard = status["applies"][0]["guard"].as_i64().unwrap();
     assert!(Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap().success());
     wait_until("the guard is gone", || fixture.tune("status").status.code() == Some(1));
@@ -310,7 +311,8 @@ fn an_unconfirmed_apply_is_rolled_back_also_after_the_terminal_has_closed() {
 
     // A shell in its own process group; the whole group gets SIGHUP.
     let mut shell = fixture.host().command("sh");
-    let apply = format!("tune apply ./small.toml --dev {} --confirm 2s", fixture.host().interface());
+    let apply =
+        format!("tune apply ./small.toml --dev {} --confirm 2s", fixture.host().interface());
     shell.args(["-c", &format!("{BUSYPOLL} {apply}; echo applied; sleep 600")]);
     shell.env("BUSYPOLL_STATE", fixture.state()).current_dir(&fixture.dir).process_group(0);
     let mut shell = shell.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
@@ -331,7 +333,8 @@ fn a_guard_does_not_touch_a_later_apply_with_its_number() {
     let fixture = Fixture::new("number");
     fixture.small();
     fixture.output_of("apply ./small.toml --dev IF --confirm 5s", 0);
-    let status: serde_json::Value = serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
+    let status: serde_json::Value =
+        serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
     let guard = status["applies"][0]["guard"].as_u64().unwrap() as u32;
     let kill = |signal: &str| {
         assert!(
@@ -412,7 +415,8 @@ fn journals_of_other_namespaces_are_listed_and_those_of_gone_ones_marked() {
     for name in [&there, &gone] {
         fs::copy(&own, fixture.state().join(name).with_extension("journal")).unwrap();
     }
-    let status: serde_json::Value = serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
+    let status: serde_json::Value =
+        serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
     assert_eq!(status["elsewhere"], serde_json::json!([there]));
     let gone = fixture.state().join(gone).with_extension("journal");
     assert_eq!(status["gone"], serde_json::json!([gone]));

@@ -299,14 +299,18 @@ fn unconfirmed(vm: &Vm) {
     };
     let seconds = [2, 10, 50].into_iter().find(in_time).expect("confirmed in time");
     vm.output_of(&format!("sleep {}", seconds + 2));
-    assert!(vm.output_of("ethtool -c intel0").contains("rx-usecs: 100"), "rolled back though confirmed");
+    assert!(
+        vm.output_of("ethtool -c intel0").contains("rx-usecs: 100"),
+        "rolled back though confirmed"
+    );
     roll_back(vm);
 }
 
 /// It happens by itself, within seconds.
 fn as_before(vm: &Vm, before: &str) {
     support::wait_until("rolled back by itself", || {
-        vm.output_of(SNAPSHOT) == before && vm.output_of("busypoll tune status").starts_with("Nothing")
+        vm.output_of(SNAPSHOT) == before
+            && vm.output_of("busypoll tune status").starts_with("Nothing")
     });
 }
 

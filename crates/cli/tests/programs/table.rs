@@ -38,7 +38,12 @@ impl Drop for Daemon {
 
 impl Setup {
     fn new(plane: &'static str) -> Self {
-        Self { _one: one_test_at_a_time(), lab: Lab::builder().build().unwrap(), plane, options: Vec::new() }
+        Self {
+            _one: one_test_at_a_time(),
+            lab: Lab::builder().build().unwrap(),
+            plane,
+            options: Vec::new(),
+        }
     }
 
     fn under(&self, host: &LabHost, program: &str) -> Command {

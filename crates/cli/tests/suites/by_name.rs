@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use super::outcome::{Outcome, Outcomes, Suite, Variant};
 use super::environment::Environment;
+use super::outcome::{Outcome, Outcomes, Suite, Variant};
 
 /// Seconds that a test may take, unless the suite has a shorter limit of its own.
 const LIMIT: &str = "90";
@@ -48,7 +48,13 @@ impl Suite for ByName {
         (0..PARTS.min(self.tests.len())).map(|part| part.to_string()).collect()
     }
 
-    fn run(&self, env: &Environment, variant: Variant, part: &str, only: Option<&[String]>) -> Outcomes {
+    fn run(
+        &self,
+        env: &Environment,
+        variant: Variant,
+        part: &str,
+        only: Option<&[String]>,
+    ) -> Outcomes {
         let third: usize = part.parse().unwrap();
         let chosen = self.tests.iter().enumerate().filter(|(at, (name, _))| match only {
             Some(only) => only.contains(name),

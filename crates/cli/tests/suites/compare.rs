@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::time::Instant;
 use std::{fmt, thread};
 
+use super::environment::{Counts, Environment};
 use super::expected::Table;
 use super::outcome::{Outcome, Outcomes, Suite, Variant};
-use super::environment::{Counts, Environment};
 
 /// How often a test is run again, by itself, on the plane and plain, before it counts as a difference.
 const RERUNS: usize = 3;
@@ -102,7 +102,14 @@ impl Report {
         self.expected_seen += part.expected_seen;
     }
 
-    fn compare(&mut self, suite: &dyn Suite, env: &Environment, table: &Table, part: &str, variant: Variant) {
+    fn compare(
+        &mut self,
+        suite: &dyn Suite,
+        env: &Environment,
+        table: &Table,
+        part: &str,
+        variant: Variant,
+    ) {
         let names: BTreeSet<String> =
             self.outcomes.values().flat_map(|o| o.keys().cloned()).collect();
         for name in names {
@@ -125,7 +132,11 @@ impl Report {
             let again = |variant| suite.run(env, variant, part, Some(&only)).remove(&name);
             let mut on_plane: Vec<_> = (0..RERUNS).map(|_| again(variant)).collect();
             let in_plain: Vec<_> = (0..RERUNS).map(|_| again(Variant::Plain)).collect();
-            let words = format!("{name}, {variant}: {} (plain {})", describe(&on_plane_first), describe(&plain));
+            let words = format!(
+                "{name}, {variant}: {} (plain {})",
+                describe(&on_plane_first),
+                describe(&plain)
+            );
             if in_plain.iter().any(|outcome| !same(outcome, &plain))
                 || !runs_alone(&plain, &in_plain)
             {
@@ -183,7 +194,8 @@ fn describe(outcome: &Option<Outcome>) -> String {
 }
 
 fn tally(outcomes: &Outcomes) -> String {
-    let count = |kind: &Outcome| outcomes.values().filter(|outcome| outcome.is_same_kind(kind)).count();
+    let count =
+        |kind: &Outcome| outcomes.values().filter(|outcome| outcome.is_same_kind(kind)).count();
     let failed = count(&Outcome::Failed(String::new()));
     format!(
         "{} passed, {failed} failed, {} skipped",

@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use super::outcome::{Outcome, Outcomes, Suite, Variant};
 use super::environment::{Environment, program};
+use super::outcome::{Outcome, Outcomes, Suite, Variant};
 
 /// Debian's Python, whatever is in PATH: the tests are in its library.
 const PYTHON: &str = "/usr/bin/python3";
@@ -108,7 +108,13 @@ impl Suite for Cpython {
         self.modules.clone()
     }
 
-    fn run(&self, env: &Environment, variant: Variant, part: &str, only: Option<&[String]>) -> Outcomes {
+    fn run(
+        &self,
+        env: &Environment,
+        variant: Variant,
+        part: &str,
+        only: Option<&[String]>,
+    ) -> Outcomes {
         let alone = if only.is_some() { "-alone" } else { "" };
         let results = env.folder.join(format!("{part}-{variant}{alone}.txt"));
         let inside = env.inside();

@@ -49,7 +49,8 @@ pub fn tokio() -> ByName {
     for name in &names {
         cargo.args(["--test", name]);
     }
-    let programs: BTreeMap<String, String> = output_of(&mut cargo).lines().filter_map(program).collect();
+    let programs: BTreeMap<String, String> =
+        output_of(&mut cargo).lines().filter_map(program).collect();
     let mut tests = Vec::new();
     for (name, program) in programs {
         let list = output_of(Command::new(&program).arg("--list"));

@@ -17,9 +17,9 @@ mod cpython;
 mod crates_io;
 mod debian;
 mod document;
+mod environment;
 mod expected;
 mod outcome;
-mod environment;
 
 use busypoll_lab::{needs, needs_root};
 

@@ -63,5 +63,11 @@ pub trait Suite: Sync {
     /// What is run at a time, each part in all three variants.
     fn parts(&self) -> Vec<String>;
     /// Runs a part, or only these tests of it.
-    fn run(&self, env: &Environment, variant: Variant, part: &str, only: Option<&[String]>) -> Outcomes;
+    fn run(
+        &self,
+        env: &Environment,
+        variant: Variant,
+        part: &str,
+        only: Option<&[String]>,
+    ) -> Outcomes;
 }

@@ -26,8 +26,15 @@ pub struct Fault {
 }
 
 /// The default of each field.
-pub const FAULT: Fault =
-    Fault { name: "", code: "", waiter: "", make: "", arguments: "$DEV", contains_all: &[], tidy: "" };
+pub const FAULT: Fault = Fault {
+    name: "",
+    code: "",
+    waiter: "",
+    make: "",
+    arguments: "$DEV",
+    contains_all: &[],
+    tidy: "",
+};
 
 /// The machine that faults are made on: a host of a lab, or the virtual machine.
 pub trait TestMachine {
