@@ -56,13 +56,13 @@ const DEVICE: &[Fault] = &[
         ..FAULT
     },
     Fault {
-        name: "gro_flush_timeout for the device, and nobody polls",
+        name: "gro_flush_timeout for the device, and no process polls",
         code: "BP-GRO-FLUSH-NO-POLLER",
         make: "echo 2000000 > /sys/class/net/$DEV/gro_flush_timeout",
         ..FAULT
     },
     Fault {
-        name: "gro-flush-timeout for its NAPI instances, and nobody polls",
+        name: "gro-flush-timeout for its NAPI instances, and no process polls",
         code: "BP-GRO-FLUSH-NO-POLLER",
         make: "WAITER=\"napi device=$DEV flush=200000\" $WAITER_PROGRAM --exact waiter",
         ..FAULT

@@ -160,7 +160,7 @@ const FAULTS: &[Fault] = &[
         ..FAULT
     },
     Fault {
-        name: "gro_flush_timeout on a NIC, and nobody polls",
+        name: "gro_flush_timeout on a NIC, and no process polls",
         code: "BP-GRO-FLUSH-NO-POLLER",
         make: "echo 1000000 > /sys/class/net/$DEV/gro_flush_timeout",
         ..FAULT

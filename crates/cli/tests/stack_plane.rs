@@ -266,10 +266,10 @@ def watch(e, s):
     return s
 a = select.epoll(); has(a)
 kept = [watch(a, udp(port)) for port in (7211, 7209, 7210, 0)]
-# It has come to life, and connects: another rule fits.
+# It was activated, and connects: another rule matches.
 b = select.epoll(); late = watch(b, udp(0))
 late.connect((sys.argv[1], 7212)); has(b)
-# What the program wants for itself stands.
+# An option that the program sets itself is kept.
 c = select.epoll()
 fcntl.ioctl(c, EPIOCSPARAMS, struct.pack("IHBB", 7, 8, 0, 0))
 kept.append(watch(c, udp(7213))); watch(c, kept[2])
@@ -318,7 +318,7 @@ import socket
 first = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 first.bind(("", 0)), first.setblocking(False)
 try: first.recv(1)
-except BlockingIOError: pass # The queues are ours, and so is what comes for whom we listen.
+except BlockingIOError: pass # Now the queues are ours, and so are connections to our listener.
 for own in [None, 5]:
     listener = socket.create_server(("", 7214))
     if own: listener.setsockopt(socket.SOL_SOCKET, 46, own)
@@ -355,7 +355,7 @@ def is_ours(s):
         s.setblocking(False)
         try: s.bind(("", 0)), s.recv(1)
         except OSError: pass
-    # SO_BUSY_POLL_BUDGET cannot be asked of the kernel.
+    # getsockopt has no SO_BUSY_POLL_BUDGET.
     try: return s.getsockopt(socket.SOL_SOCKET, 70) >= 0
     except OSError: return False
 
@@ -393,7 +393,7 @@ stream = socket.create_connection((PEER, 7000))
 assert is_ours(stream)
 assert fails(stream.setsockopt, socket.SOL_SOCKET, *FILTER) == errno.ENOPROTOOPT
 assert fails(asynchronous, stream) == errno.EINVAL
-# SO_TIMESTAMPING of what is sent, SO_TXTIME by CLOCK_MONOTONIC.
+# SO_TIMESTAMPING with a TX bit, SO_TXTIME with CLOCK_MONOTONIC.
 for option in (37, 1 << 1), (61, struct.pack("iI", 1, 0)):
     assert not is_ours(udp(option))
     assert fails(stream.setsockopt, socket.SOL_SOCKET, *option) == errno.ENOPROTOOPT
@@ -403,13 +403,13 @@ assert is_ours(late)
 late.setsockopt(socket.IPPROTO_IP, 11, 1) # IP_RECVERR
 assert not is_ours(late)
 assert fails(stream.setsockopt, socket.IPPROTO_IP, 11, 1) == errno.ENOPROTOOPT
-# What is received has a time, and SO_PEEK_OFF is off.
+# Receive time stamps, and SO_PEEK_OFF switched off.
 assert is_ours(udp((37, 1 << 3 | 1 << 4), (42, -1)))
-# Nobody would say when the memory is free.
+# Without zero copy no completion reports when the memory is free.
 for s in stream, udp(), socket.socket():
     assert fails(s.setsockopt, socket.SOL_SOCKET, 60, 1) == errno.EOPNOTSUPP
 
-# What is passed on is the kernel's half, which a connection becomes.
+# The companion is passed on; the connection has been handed to it.
 to, other = socket.socketpair()
 socket.send_fds(to, [b"x"], [0, stream.fileno()])
 passed = socket.socket(fileno=socket.recv_fds(other, 1, 2)[1][1])

@@ -550,7 +550,7 @@ fn root_of_a_user_namespace_learns_what_is_missing_and_nothing_remains() {
     let can =
         Command::new("setpriv").args(user).args(["unshare", "--user", "true"]).output().unwrap();
     if !can.status.success() {
-        return busypoll_lab::needs::skipped(module_path!(), "user namespaces for everybody");
+        return busypoll_lab::needs::skipped(module_path!(), "user namespaces for every user");
     }
     // A copy of the command that every user can read, and a directory that the user may write.
     let (program, state) = (fixture.dir.join("busypoll"), fixture.dir.join("open"));

@@ -261,10 +261,10 @@ int main(int count, char **words) {
     else if (!strcmp(the_case, "atexit")) kept = connected(), echo(kept), atexit(bye);
     else if (!strcmp(the_case, "connecting")) {
         // No socket is bound to that port.
-        struct sockaddr_in nobody = peer;
-        nobody.sin_addr.s_addr ^= htonl(0x70);
+        struct sockaddr_in unreachable = peer;
+        unreachable.sin_addr.s_addr ^= htonl(0x70);
         int fd = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
-        connect(fd, (void *)&nobody, sizeof nobody);
+        connect(fd, (void *)&unreachable, sizeof unreachable);
     } else if (!strcmp(the_case, "dlclose")) {
         void *library = dlopen(words[3], RTLD_NOW);
         void (*use_from)(struct sockaddr_in) = library ? dlsym(library, "use_from") : 0;

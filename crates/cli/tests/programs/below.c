@@ -204,13 +204,13 @@ static void cancelled(void)
     shared = connected();
     struct timeval none = {0};
     setsockopt(shared, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
-    cancel("one that receives", receive, 100000, NULL);
-    cancel("one that has just begun", receive, 0, NULL);
-    cancel("one that polls", wait_in_poll, 100000, NULL);
-    cancel("one that does not sleep", busy, 10000, NULL);
-    cancel("one that will not", unwilling, 100000, "u");
+    cancel("a thread in recv", receive, 100000, NULL);
+    cancel("a thread that has just begun", receive, 0, NULL);
+    cancel("a thread in poll", wait_in_poll, 100000, NULL);
+    cancel("a thread that does not sleep", busy, 10000, NULL);
+    cancel("a thread that has disabled it", unwilling, 100000, "u");
     /* Most likely the next thread has the same pthread_t as the last one. */
-    cancel("one that does something else", pausing, 100000, NULL);
+    cancel("a thread in pause", pausing, 100000, NULL);
     pthread_t next;
     pthread_create(&next, NULL, receive_one, NULL);
     usleep(100000);

@@ -180,7 +180,7 @@ def a_datagram_socket_may_connect_again():
     ours.send(b"hello")
     assert ours.recv(10) == b"hello"
     ours.connect((PEER, 9))
-    ours.send(b"nobody there")
+    ours.send(b"no socket there")
     fails(errno.ECONNREFUSED, ours.recv, 10)
     ours.connect(peer)
     ours.send(b"again")

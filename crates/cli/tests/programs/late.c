@@ -229,8 +229,8 @@ static void reserved_number(void)
     if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 8))
         perror("listen");
     /* This activates the listener, which may take longer than the thread below is given. */
-    struct pollfd nobody = {.fd = listener, .events = POLLIN};
-    poll(&nobody, 1, 1);
+    struct pollfd no_connection = {.fd = listener, .events = POLLIN};
+    poll(&no_connection, 1, 1);
     for (int round = 0; round < 3; round++) {
         pthread_t thread;
         void *got;
@@ -285,7 +285,7 @@ static void blocking_in_a_child(const char *program)
     if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 8) || pipe(go))
         perror("listen");
     struct pollfd heard = {.fd = listener, .events = POLLIN};
-    printf("nobody there: %d\n", poll(&heard, 1, 1));
+    printf("no connection: %d\n", poll(&heard, 1, 1));
     fflush(stdout);
     if (!fork()) {
         char byte, fd[12];
@@ -329,7 +329,7 @@ static void passed_over_exec(const char *program)
     if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 8))
         perror("listen");
     struct pollfd heard = {.fd = listener, .events = POLLIN};
-    printf("nobody there: %d\n", poll(&heard, 1, 1));
+    printf("no connection: %d\n", poll(&heard, 1, 1));
     snprintf(fd, sizeof fd, "%d", listener);
     for (int blocks = 1; blocks >= 0; blocks--) {
         int asker = socket(AF_INET, SOCK_STREAM, 0);
@@ -476,7 +476,7 @@ static void reported_once(void)
         struct epoll_event event = {.events = EPOLLIN | (edge ? EPOLLET : 0)};
         epoll_ctl(set, EPOLL_CTL_ADD, listener, &event);
         if (!fork()) {
-            printf("nobody there: %d\n", epoll_wait(set, &event, 1, 0));
+            printf("no connection: %d\n", epoll_wait(set, &event, 1, 0));
             for (int round = 0; round < 20; round++) {
                 request_connection(port, round % 2);
                 report(set, listener);
@@ -506,7 +506,7 @@ static void reported_to_all(const char *program)
         execl(program, program, fd, "reports", shared, NULL);
         _exit(9);
     }
-    printf("nobody there: %d\n", epoll_wait(set, &event, 1, 0));
+    printf("no connection: %d\n", epoll_wait(set, &event, 1, 0));
     fflush(stdout);
     write(go[1], "!", 1);
     request_connection(7783, 1);

@@ -311,10 +311,10 @@ static void connecting(void)
     printf("%s: error %d\n", now_in, code);
     close(s);
     look(e);
-    struct sockaddr_in nobody = peer;
-    nobody.sin_port = htons(9);
+    struct sockaddr_in unreachable = peer;
+    unreachable.sin_port = htons(9);
     s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    say("connect", connect(s, (struct sockaddr *)&nobody, sizeof nobody));
+    say("connect", connect(s, (struct sockaddr *)&unreachable, sizeof unreachable));
     add(e, s, EPOLLIN | EPOLLOUT | EPOLLRDHUP, 2);
     look_at(e, 8, 5000);
     getsockopt(s, SOL_SOCKET, SO_ERROR, &code, &len);

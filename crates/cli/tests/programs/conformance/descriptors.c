@@ -9,7 +9,7 @@ static void copies(void)
     struct stat status;
     int s = connected('e'), copy, other = open("/proc/self/exe", O_RDONLY), at;
 
-    begin("copies share flags but not close-on-exec");
+    begin("duplicates share status flags but not close-on-exec");
     copy = FD(dup(s));
     SAY(copy > s);
     DO(fcntl(copy, F_SETFL, O_NONBLOCK));
@@ -203,7 +203,7 @@ static void full_pipe(void)
     DO(splice(pipes[0], NULL, s, NULL, 0, 0));
     DO(splice(pipes[0], NULL, s, NULL, 4, SPLICE_F_NONBLOCK));
 
-    begin("splice to a pipe that is full");
+    begin("splice to a full pipe");
     fcntl(pipes[1], F_SETFL, O_NONBLOCK);
     while (write(pipes[1], page, sizeof page) > 0)
         ;
@@ -240,7 +240,7 @@ static void full_pipe(void)
     close(s);
     close(file);
 
-    begin("splice to a socket that takes no more");
+    begin("splice to a socket without room");
     if (pipe(pipes))
         return;
     s = connected('n');
@@ -268,7 +268,7 @@ static void children(void)
     int l, c, status, s;
     pid_t child;
 
-    begin("a child that touches nothing");
+    begin("a child that uses no socket");
     s = connected('e');
     fflush(stdout);
     child = fork();
@@ -299,7 +299,7 @@ static void children(void)
     close(c);
     close(l);
 
-    begin("a child with sockets of its own");
+    begin("a child that makes sockets");
     fflush(stdout);
     child = fork();
     if (child == 0) {
@@ -331,7 +331,7 @@ static void children(void)
     close(s);
     close(l);
 
-    begin("a child that becomes another program");
+    begin("a child that calls exec");
     s = connected('e');
     fcntl(s, F_SETFD, FD_CLOEXEC);
     fflush(stdout);

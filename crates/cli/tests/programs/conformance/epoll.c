@@ -106,7 +106,7 @@ static void triggers(void)
     look("armed again", e, 0);
     drain(s, 1);
 
-    begin("the peer ends");
+    begin("the peer closes");
     close(s);
     s = connected('c');
     add(e, s, EPOLLIN | EPOLLRDHUP);
@@ -158,7 +158,7 @@ static void mixtures(void)
     close(c);
     look("nothing any more", outer, 0);
 
-    begin("a copy keeps its place in the set");
+    begin("a duplicate remains a member of the set");
     copy = dup(s);
     close(s);
     write(copy, "x", 1);

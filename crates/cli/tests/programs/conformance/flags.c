@@ -47,7 +47,7 @@ static void in_parts(void)
     struct msghdr m = { .msg_iov = many, .msg_iovlen = IOV_MAX + 1 };
     int s = connected('e');
 
-    begin("readv, writev and their kin");
+    begin("readv, writev and the like");
     DO(writev(s, out, 3));
     SAY(recv(s, a, 1, MSG_PEEK) == 1);
     for (int got = 0; got < 5 && ioctl(s, FIONREAD, &got) == 0;)

@@ -161,7 +161,7 @@ static void buffers(void)
     static const int sizes[] = { 0, 1, 1024, -1, 1 << 30 }, lengths[] = { 1, 500, 1400 };
     static char data[20000];
 
-    begin("sizes of buffers");
+    begin("buffer sizes");
     for (int i = 0; i < 10; i++) {
         int u = udp(), s = tcp(), size = sizes[i / 2], used = i % 2;
 

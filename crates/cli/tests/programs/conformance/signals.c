@@ -255,7 +255,7 @@ static void handlers_in_a_child(void)
     pthread_t thread;
     int stop = 0, status, children = 0;
 
-    begin("a child changes handlers as a thread of its parent did");
+    begin("a child changes handlers at the same time as a thread of its parent");
     pthread_create(&thread, NULL, changes_handlers, &stop);
     for (int i = 0; i < 200; i++) {
         pid_t child = fork();

@@ -68,7 +68,7 @@ static void connecting(void)
     DO(connect(l, SA(peer), peer.len));
     close(l);
 
-    begin("connect without waiting");
+    begin("a non-blocking connect");
     s = tcp();
     fcntl(s, F_SETFL, O_NONBLOCK);
     DO(connect(s, SA(peer), peer.len));
@@ -103,7 +103,7 @@ static void binding_again(void)
     struct address nowhere = with_port(peer, 9), name;
     int s = bound(SOCK_STREAM);
 
-    begin("bind after connecting has failed");
+    begin("bind after a failed connect");
     DO(connect(s, SA(nowhere), nowhere.len));
     /* A port that bind chose is released. */
     DO(bind(s, SA(own), own.len));
@@ -126,12 +126,12 @@ static void binding_again(void)
 }
 
 /* A socket that connects to an address that no host has. */
-static int connecting_to(const struct address *nobody)
+static int connecting_to(const struct address *no_host)
 {
     int s = tcp();
 
     fcntl(s, F_SETFL, O_NONBLOCK);
-    DO(connect(s, SA(*nobody), nobody->len));
+    DO(connect(s, SA(*no_host), no_host->len));
     return s;
 }
 
@@ -145,10 +145,10 @@ static void say_all_events(int s)
 
 static void shutting_while_connecting(void)
 {
-    struct address nobody = peer, at;
+    struct address no_host = peer, at;
     struct epoll_event event = { .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET };
-    unsigned char *last = family == AF_INET ? (void *)&((struct sockaddr_in *)&nobody.at)->sin_addr
-                                            : (void *)&((struct sockaddr_in6 *)&nobody.at)->sin6_addr;
+    unsigned char *last = family == AF_INET ? (void *)&((struct sockaddr_in *)&no_host.at)->sin_addr
+                                            : (void *)&((struct sockaddr_in6 *)&no_host.at)->sin6_addr;
     int s, e, error;
     socklen_t len = sizeof error;
     char data[4];
@@ -156,7 +156,7 @@ static void shutting_while_connecting(void)
     last[family == AF_INET ? 3 : 15] += 77;
     for (int how = SHUT_RD; how <= SHUT_RDWR; how++) {
         begin("shutdown while connecting");
-        s = connecting_to(&nobody);
+        s = connecting_to(&no_host);
         e = epoll_create1(0);
         epoll_ctl(e, EPOLL_CTL_ADD, s, &event);
         say_all_events(s);
@@ -177,12 +177,12 @@ static void shutting_while_connecting(void)
         close(e);
         close(s);
 
-        s = connecting_to(&nobody);
+        s = connecting_to(&no_host);
         DO(shutdown(s, how));
         DO(recv(s, data, sizeof data, 0));
         DO(recv(s, data, sizeof data, 0));
-        DO(connect(s, SA(nobody), nobody.len));
-        DO(connect(s, SA(nobody), nobody.len));
+        DO(connect(s, SA(no_host), no_host.len));
+        DO(connect(s, SA(no_host), no_host.len));
         say_all_events(s);
         DO(shutdown(s, how));
         DO(send(s, data, 1, MSG_NOSIGNAL));
@@ -194,7 +194,7 @@ static void shutting_while_connecting(void)
         DO(send(s, "e", 1, 0));
         close(s);
 
-        s = connecting_to(&nobody);
+        s = connecting_to(&no_host);
         DO(shutdown(s, how));
         DO(listen(s, 1));
         say_all_events(s);
@@ -322,7 +322,7 @@ static void again(void)
     struct epoll_event event = { EPOLLIN | EPOLLOUT, { 0 } };
     int s = tcp(), copy = dup(s), e = epoll_create1(0);
 
-    begin("a socket that connects again, by two names and in a set");
+    begin("a socket with two descriptors in an epoll set connects again");
     epoll_ctl(e, EPOLL_CTL_ADD, s, &event);
     DO(connect(s, SA(nowhere), nowhere.len));
     DO(epoll_wait(e, &event, 1, 0));
@@ -404,21 +404,21 @@ static void ending(void)
     DO(getpeername(s, NULL, NULL));
     close(s);
 
-    begin("the peer resets while more is waited for");
+    begin("the peer resets while a call waits for more data");
     s = connected('w');
     DO(recv(s, data, sizeof data, MSG_WAITALL));
     DO(recv(s, data, sizeof data, 0));
     DO(recv(s, data, sizeof data, 0));
     close(s);
 
-    begin("the peer ends its half");
+    begin("the peer shuts down sending");
     s = connected('h');
     DO(recv(s, data, sizeof data, MSG_WAITALL));
     DO(recv(s, data, sizeof data, 0));
     DO(send(s, data, 5, 0));
     close(s);
 
-    begin("we end our half");
+    begin("we shut down sending");
     s = connected('e');
     DO(send(s, "12345", 5, 0));
     DO(shutdown(s, SHUT_WR));
@@ -430,7 +430,7 @@ static void ending(void)
     DO(shutdown(s, SHUT_WR));
     close(s);
 
-    begin("we stop reading");
+    begin("we shut down receiving");
     s = connected('e');
     DO(shutdown(s, SHUT_RD));
     DO(recv(s, data, sizeof data, 0));
@@ -440,7 +440,7 @@ static void ending(void)
     DO(shutdown(s, SHUT_RDWR));
     close(s);
 
-    begin("what is told of a stream");
+    begin("control messages of a stream");
     s = connected('e');
     DO(setsockopt(s, IPPROTO_TCP, 36 /* TCP_INQ */, &on, sizeof on));
     DO(getsockopt(s, IPPROTO_TCP, 36, &left, &len));
@@ -463,7 +463,7 @@ static void ending(void)
     say_left(s, 256);
     close(s);
 
-    begin("what is told of a stream that is not read any more");
+    begin("control messages of a stream after SHUT_RD");
     on = 1;
     s = connected('e');
     setsockopt(s, IPPROTO_TCP, 36, &on, sizeof on);
@@ -496,7 +496,7 @@ static void ending(void)
     SAY(left);
     close(s);
 
-    begin("shutdown of what is not connected");
+    begin("shutdown of an unconnected socket");
     s = tcp();
     DO(shutdown(s, SHUT_RD));
     DO(shutdown(s, SHUT_WR));
@@ -504,7 +504,7 @@ static void ending(void)
     DO(shutdown(s, SHUT_RD));
     DO(shutdown(STDERR_FILENO, SHUT_RD));
 
-    begin("calls on what is not connected");
+    begin("calls on an unconnected socket");
     s = tcp();
     DO(recv(s, data, sizeof data, 0));
     DO(send(s, data, 1, 0));

@@ -121,7 +121,7 @@ static void nobody_there(void)
     int s = udp(), error;
     socklen_t len = sizeof error;
 
-    begin("a port where nobody is");
+    begin("a port without a socket");
     DO(connect(s, SA(nowhere), nowhere.len));
     DO(send(s, "x", 1, 0));
     say_refused(s);
@@ -145,7 +145,7 @@ static void told_of_errors(void)
     struct msghdr m = { 0 };
     int s = udp(), on = 1;
 
-    begin("a port where nobody is, with a queue of errors");
+    begin("a port without a socket, with IP_RECVERR");
     if (family == AF_INET)
         DO(setsockopt(s, IPPROTO_IP, IP_RECVERR, &on, sizeof on));
     else
@@ -205,7 +205,7 @@ static void sizes(void)
     int s = udp(), most = family == AF_INET ? 65507 : 65527;
 
     connect(s, SA(peer), peer.len);
-    begin("sizes of datagrams");
+    begin("datagram sizes");
     DO(send(s, big, most + 1, 0));
     DO(send(s, big, 1400, 0));
     DO(recv(s, back, sizeof back, 0));
@@ -316,7 +316,7 @@ static void told_beside(void)
     socklen_t len = sizeof on;
 
     connect(s, SA(peer), peer.len);
-    begin("what is told of a datagram");
+    begin("control messages of a datagram");
     say_told(s, 256);
     for (int i = 0; i < 4; i++) {
         int name = family == AF_INET ? options[i].four : options[i].six;

@@ -46,7 +46,7 @@ static void apart(int line)
     char data[64] = { 0 };
     struct iovec room = { data, sizeof data };
 
-    begin(line ? "urgent data in line" : "urgent data apart");
+    begin(line ? "urgent data in line" : "urgent data out of band");
     DO(recv(s, data, 1, MSG_OOB));
     if (line)
         DO(setsockopt(s, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
@@ -149,7 +149,7 @@ static void buffers(void)
     int s, l, size = 50000;
     static char zeros[200000];
 
-    begin("sizes of buffers");
+    begin("buffer sizes");
     s = connected('n');
     say_buffers("connected", s, 0);
     DO(setsockopt(s, SOL_SOCKET, SO_RCVBUF, &size, sizeof size));
@@ -199,7 +199,7 @@ static void shut_while_waited(void)
     struct pollfd p;
     int l, ep;
 
-    begin("a listener shut down while waited for");
+    begin("a listener that is shut down while a thread waits for it");
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
 
@@ -233,7 +233,7 @@ static void times(void)
     int s = connected('e'), asked = SOF_TIMESTAMPING_SOFTWARE | SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_OPT_ID;
     socklen_t len = sizeof asked;
 
-    begin("times of a connection");
+    begin("time stamps of a connection");
     DO(setsockopt(s, SOL_SOCKET, SO_TIMESTAMPING, &asked, sizeof asked));
     asked = 0;
     DO(getsockopt(s, SOL_SOCKET, SO_TIMESTAMPING, &asked, &len));

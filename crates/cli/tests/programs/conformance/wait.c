@@ -18,7 +18,7 @@ static void states(void)
     struct address at;
     int s, l, c, a;
 
-    begin("what poll tells of each state");
+    begin("poll in each state of a socket");
     s = tcp();
     events_of("a new stream", s);
     close(s);
