@@ -163,7 +163,7 @@ fn a_killed_program_s_connections_are_reset_and_the_next_run_works() {
     are_reset(connections);
     is_returned_to_the_kernel(&lab, &programs);
     drop(server);
-    wait_until("the guard has gone, too", || !is_alive(guard));
+    wait_until("the guard has ended too", || !is_alive(guard));
     the_next_run_is_clean(&lab);
 }
 
@@ -230,7 +230,7 @@ fn a_daemon_is_guarded_after_its_parent_has_ended() {
     kill(server.pid);
     are_reset(connections);
     is_returned_to_the_kernel(&lab, &programs);
-    wait_until("the guard has gone, too", || !is_alive(guard));
+    wait_until("the guard has ended too", || !is_alive(guard));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_program_whose_guard_is_killed_continues_and_says_so() {
     let programs = server.listens(&lab);
     let mut connection = connect(&lab, lab.server.ipv4().into(), b"hello");
     kill(guard_of(server.pid));
-    wait_until("it is told", || server.said().contains("guard"));
+    wait_until("the program reports the loss of its guard", || server.said().contains("guard"));
     assert_eq!(server.said().lines().count(), 1, "{}", server.said());
     connection.write_all(b"and on").unwrap();
     connection.read_exact(&mut [0; 6]).unwrap();
@@ -268,7 +268,7 @@ fn an_interface_that_is_deleted_is_reported_once() {
     succeeds(lab.server.command("ip").args(["link", "del", device]));
     let other = ["link", "add", device, "type", "veth", "peer", "name", "other0"];
     succeeds(lab.server.command("ip").args(other));
-    wait_until("it is missed", || server.said().contains("is gone"));
+    wait_until("the program reports the loss of its interface", || server.said().contains("is gone"));
     succeeds(lab.server.command("ip").args(["link", "del", device]));
     let said = server.said();
     assert!(
@@ -278,7 +278,7 @@ fn an_interface_that_is_deleted_is_reported_once() {
     assert!(is_alive(server.pid));
     let guard = guard_of(server.pid);
     drop(server);
-    wait_until("the guard has gone, too", || !is_alive(guard));
+    wait_until("the guard has ended too", || !is_alive(guard));
 }
 
 /// With `--strict` a run does not start on an interface of another process, and names that process.
@@ -338,7 +338,7 @@ fn any_number_of_queries_for_the_owner_are_answered() {
         socket.set_nonblocking(true).unwrap();
         socket.connect(&lock).is_ok()
     };
-    let ask_often = || (0..300).for_each(|_| wait_until("there is room to ask", ask));
+    let ask_often = || (0..300).for_each(|_| wait_until("there is room in the backlog", ask));
     lab.server.enter(ask_often).unwrap();
     is_refused_because_of(&lab, owner.pid);
 }
@@ -388,7 +388,7 @@ fn firewall_rules_are_bypassed_only_with_the_option() {
     let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
     fails_with(&run_on_host(&lab.server, &run), &[device, "1 rule", "--bypass-firewall"]);
     let server = Server::start(&lab, &[], &[]);
-    wait_until("it is refused", || server.said().contains("--bypass-firewall"));
+    wait_until("the firewall rules are reported", || server.said().contains("--bypass-firewall"));
     assert!(programs_of(server.pid).is_empty());
     drop(server);
     let server = Server::start(&lab, &["--bypass-firewall"], &[]);
@@ -492,7 +492,7 @@ fn silent_clients(lab: &Lab, count: usize) -> Vec<Socket> {
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
         let connected = || {
             let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
-            wait_until("there is room to ask", || {
+            wait_until("there is room in the backlog", || {
                 socket.set_nonblocking(true).unwrap();
                 socket.connect(&guard).is_ok()
             });
@@ -514,10 +514,10 @@ fn clients_that_connect_to_a_guard_and_send_nothing_do_no_harm() {
     let descriptors = || fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count();
     let before = descriptors();
     let clients = silent_clients(&lab, 500);
-    wait_until("few are kept", || descriptors() <= before + 16);
+    wait_until("few connections are kept", || descriptors() <= before + 16);
     assert!(sockets(&lab).contains("LISTEN"));
-    wait_until("none is, after a while", || descriptors() == before);
-    assert!(cpu_ticks(guard) < 20, "it spins");
+    wait_until("all of them are closed", || descriptors() == before);
+    assert!(cpu_ticks(guard) < 20, "the guard spins");
     drop(clients);
 }
 
@@ -538,7 +538,7 @@ fn a_guard_without_free_descriptors_waits_for_some() {
     };
     assert_eq!(limit(3), 0);
     let clients = silent_clients(&lab, 3);
-    assert!(cpu_ticks(guard) < 20, "it spins");
+    assert!(cpu_ticks(guard) < 20, "the guard spins");
     assert_eq!(limit(1024), 0);
     assert!(sockets(&lab).contains("LISTEN"));
     drop(clients);

@@ -47,7 +47,7 @@ fn kernels_exchange(from: &LabHost, to: &LabHost) {
 }
 
 fn are_unloaded(programs: &[u32]) {
-    assert!(!programs.is_empty(), "no XDP program was there");
+    assert!(!programs.is_empty(), "there was no XDP program");
     wait_until("the XDP program is unloaded", || !programs.iter().any(|id| is_loaded(*id)));
 }
 

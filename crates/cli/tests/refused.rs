@@ -373,5 +373,5 @@ fn attach_changes_nothing_if_its_journal_cannot_be_written() {
     fails_with(&attach(full), &["no space left", "nothing was changed"]);
     assert_eq!(epolls(program.pid()), before);
     assert!(attach("exec $0 attach $1").status.success());
-    assert_ne!(epolls(program.pid()), before, "there was nothing to be changed");
+    assert_ne!(epolls(program.pid()), before, "attach had nothing to change");
 }

@@ -65,7 +65,7 @@ fn every_relevant_symbol_of_the_c_library_is_in_the_manifest() {
         .into_iter()
         .filter(|name| bases.contains(base(name)) && !manifest.contains_key(name.as_str()))
         .collect();
-    assert!(unknown.is_empty(), "neither hooked nor said why not in symbols.txt: {unknown:?}");
+    assert!(unknown.is_empty(), "neither hooked nor explained in symbols.txt: {unknown:?}");
 }
 
 /// The function behind the variants of its name: `__libc_fcntl64` is `fcntl`, `__read_chk` is `read`.

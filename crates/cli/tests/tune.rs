@@ -263,11 +263,11 @@ fn gro_flush_timeout_is_rolled_back_when_its_last_poller_ends() {
     assert!(status.contains("not one was busy polled"), "{status}");
     drop(first);
     thread::sleep(Duration::from_millis(300));
-    assert_eq!(fixture.flush_timeout(), 200_000, "one still polls");
+    assert_eq!(fixture.flush_timeout(), 200_000, "one poller still lives");
     drop(second);
     wait_until("rolled back", || fixture.flush_timeout() == 0 && fixture.journal().is_none());
     // The guard writes its last entry after its work.
-    wait_until("the last word", || {
+    wait_until("the guard has finished", || {
         let output = fixture.tune("status");
         String::from_utf8_lossy(&output.stderr).contains("nobody polls any more")
     });
@@ -283,7 +283,7 @@ fn a_killed_guard_is_reported() {
         serde_json::from_str(&fixture.output_of("status --json", 0)).unwrap();
     let guard = status["applies"][0]["guard"].as_i64().unwrap();
     assert!(Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap().success());
-    wait_until("the guard is gone", || fixture.tune("status").status.code() == Some(1));
+    wait_until("the guard has ended", || fixture.tune("status").status.code() == Some(1));
     assert!(fixture.output_of("status", 1).contains("nobody is left to roll it back"));
     drop(poller);
     let status = fixture.output_of("status", 1);
@@ -322,7 +322,7 @@ fn an_unconfirmed_apply_is_rolled_back_also_after_the_terminal_has_closed() {
     shell.wait().unwrap();
     wait_until("rolled back", || fixture.flows() == "0" && fixture.journal().is_none());
     // The guard writes its last entry after its work.
-    wait_until("the last word", || !error_line(&fixture.tune("confirm")).contains("in use by"));
+    wait_until("the guard has finished", || !error_line(&fixture.tune("confirm")).contains("in use by"));
     fails_with(&fixture.tune("confirm"), &["nothing waits", "nobody confirmed it"]);
 }
 
@@ -346,7 +346,7 @@ fn a_guard_does_not_touch_a_later_apply_with_its_number() {
     fixture.output_of("apply ./small.toml --dev IF", 0);
     thread::sleep(Duration::from_secs(5));
     kill("-CONT");
-    wait_until("the guard has gone", || Process::open(guard).is_err());
+    wait_until("the guard has ended", || Process::open(guard).is_err());
     assert_eq!(fixture.flows(), "32");
     fixture.output_of("rollback", 0);
 }
@@ -572,6 +572,6 @@ fn root_of_a_user_namespace_learns_what_is_missing_and_nothing_remains() {
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(out.contains("code 2"), "{output:?}");
     assert!(err.contains("CAP_NET_ADMIN") && err.contains("initial user namespace"), "{output:?}");
-    assert!(out.contains("0us -> 20ms"), "nothing stayed: {out}");
+    assert!(out.contains("0us -> 20ms"), "a setting remained: {out}");
     assert!(!out.contains(".journal"), "{out}");
 }

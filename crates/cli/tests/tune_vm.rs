@@ -166,7 +166,7 @@ fn irqbalance(vm: &Vm) {
     for _ in 0..3 {
         look_again();
     }
-    assert_eq!(cpus(), "3\n", "it moves what was moved");
+    assert_eq!(cpus(), "3\n", "irqbalance moves a moved interrupt");
     roll_back(vm);
     moves("it moves it again after the rollback");
     vm.sh("kill $(pidof irqbalance); while pidof irqbalance; do usleep 10000; done; \
@@ -346,7 +346,7 @@ fn gone(vm: &Vm) {
     let ran = vm.sh("busypoll tune rollback");
     assert_eq!(ran.status, 1, "{ran:?}");
     contains(&ran, &["rx-usecs", "not put back", "--forget"]);
-    assert_eq!(vm.output_of("cat /proc/sys/net/core/busy_read"), "0\n", "the rest is put back");
+    assert_eq!(vm.output_of("cat /proc/sys/net/core/busy_read"), "0\n", "the rest is rolled back");
     let back = REBIND.replace("echo $pci > $driver/unbind", "").replace(
         "pci=$(basename $(readlink /sys/class/net/intel0/device))",
         &format!("pci={}", pci.trim()),

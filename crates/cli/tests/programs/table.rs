@@ -254,7 +254,7 @@ pub fn redis_saves_in_the_background(plane: &'static str) {
     let mut load = load.stdout(Stdio::null()).spawn().unwrap();
     assert!(redis_cli(&setup, &["BGSAVE"]).contains("Background saving started"));
     assert!(load.wait().unwrap().success());
-    wait_until("it has saved", || {
+    wait_until("redis has saved", || {
         redis_cli(&setup, &["INFO", "persistence"]).contains("rdb_bgsave_in_progress:0")
     });
     assert!(redis_cli(&setup, &["INFO", "persistence"]).contains("rdb_last_bgsave_status:ok"));
@@ -338,7 +338,7 @@ pub fn nginx(plane: &'static str) {
     assert!(nginx.arg("-c").arg(folder.join("nginx.conf")).status().unwrap().success());
     let master =
         || fs::read_to_string(folder.join("pid")).unwrap_or_default().trim().parse::<i32>().ok();
-    wait_until("the master has its number", || master().is_some());
+    wait_until("nginx has written its PID", || master().is_some());
     let master = Master(rustix::process::Pid::from_raw(master().unwrap()).unwrap());
     setup.listens(PORT, || {});
     let url = |name: &str| format!("http://{}:{PORT}/{name}", setup.address());

@@ -29,12 +29,12 @@ impl Table {
         for text in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let mut words = text.split_ascii_whitespace();
             let [suite, test, plane, state] =
-                std::array::from_fn(|_| words.next().unwrap_or_else(|| panic!("short: {text}")));
+                std::array::from_fn(|_| words.next().unwrap_or_else(|| panic!("too few words: {text}")));
             let reason = words.collect::<Vec<_>>().join(" ");
             let reason = match &*reason {
                 "" => panic!("no reason: {text}"),
                 "=" => {
-                    lines.last().unwrap_or_else(|| panic!("nothing above: {text}")).reason.clone()
+                    lines.last().unwrap_or_else(|| panic!("no line above: {text}")).reason.clone()
                 }
                 _ => reason,
             };

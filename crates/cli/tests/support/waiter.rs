@@ -108,7 +108,7 @@ impl Wait {
                 add(&instance, socket, EventData::new_u64(0), EventFlags::IN).unwrap();
                 Wait::Epoll(instance)
             }
-            other => panic!("no way to wait is called {other}"),
+            other => panic!("unknown wait: {other}"),
         }
     }
 
