@@ -41,7 +41,7 @@ impl Server {
         Server { run, pid, stderr }
     }
 
-    fn said(&self) -> String {
+    fn stderr(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap()
     }
 
@@ -49,7 +49,7 @@ impl Server {
     fn listens(&self, lab: &Lab) -> Vec<u32> {
         wait_until("it listens on the stack plane", || sockets(lab).contains("LISTEN"));
         let programs = programs_of(self.pid);
-        assert!(!programs.is_empty(), "{}", self.said());
+        assert!(!programs.is_empty(), "{}", self.stderr());
         programs
     }
 }
@@ -136,7 +136,7 @@ fn the_next_run_is_clean(lab: &Lab) {
     let server = Server::start(lab, &["--strict"], &[]);
     server.listens(lab);
     connect(lab, lab.server.ipv4().into(), b"again");
-    assert_eq!(server.said(), "");
+    assert_eq!(server.stderr(), "");
 }
 
 /// The other process that holds the XDP program of `pid`.
@@ -215,7 +215,7 @@ fn a_server_that_gives_up_its_rights_is_guarded_too() {
     let connections = connections(&lab);
     kill(server.pid);
     are_reset(connections);
-    assert_eq!(server.said(), "");
+    assert_eq!(server.stderr(), "");
 }
 
 #[test]
@@ -242,8 +242,8 @@ fn a_program_whose_guard_is_killed_continues_and_says_so() {
     let programs = server.listens(&lab);
     let mut connection = connect(&lab, lab.server.ipv4().into(), b"hello");
     kill(guard_of(server.pid));
-    wait_until("the program reports the loss of its guard", || server.said().contains("guard"));
-    assert_eq!(server.said().lines().count(), 1, "{}", server.said());
+    wait_until("the program reports the loss of its guard", || server.stderr().contains("guard"));
+    assert_eq!(server.stderr().lines().count(), 1, "{}", server.stderr());
     connection.write_all(b"and on").unwrap();
     connection.read_exact(&mut [0; 6]).unwrap();
     // The program still owns the interface.
@@ -268,9 +268,9 @@ fn an_interface_that_is_deleted_is_reported_once() {
     succeeds(lab.server.command("ip").args(["link", "del", device]));
     let other = ["link", "add", device, "type", "veth", "peer", "name", "other0"];
     succeeds(lab.server.command("ip").args(other));
-    wait_until("the program reports the loss of its interface", || server.said().contains("is gone"));
+    wait_until("the program reports the loss of its interface", || server.stderr().contains("is gone"));
     succeeds(lab.server.command("ip").args(["link", "del", device]));
-    let said = server.said();
+    let said = server.stderr();
     assert!(
         said.contains(&format!("{device}: the interface")) && said.lines().count() == 1,
         "{said}"
@@ -388,12 +388,12 @@ fn firewall_rules_are_bypassed_only_with_the_option() {
     let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
     fails_with(&run_on_host(&lab.server, &run), &[device, "1 rule", "--bypass-firewall"]);
     let server = Server::start(&lab, &[], &[]);
-    wait_until("the firewall rules are reported", || server.said().contains("--bypass-firewall"));
+    wait_until("the firewall rules are reported", || server.stderr().contains("--bypass-firewall"));
     assert!(programs_of(server.pid).is_empty());
     drop(server);
     let server = Server::start(&lab, &["--bypass-firewall"], &[]);
     server.listens(&lab);
-    let said = server.said();
+    let said = server.stderr();
     assert!(said.lines().count() == 1 && said.contains("(nftables: 1 rule)"), "{said}");
 }
 
@@ -438,7 +438,7 @@ fn a_program_that_ends_by_itself_delivers_its_data() {
         stream.read_to_end(&mut received).unwrap();
         assert_eq!(received.len(), 256 * 2000, "{how}");
         assert_eq!(server.run.child.wait().unwrap().code(), Some(7));
-        assert_eq!(server.said(), "");
+        assert_eq!(server.stderr(), "");
     }
 }
 
