@@ -60,7 +60,8 @@ fn serve(host: &LabHost) {
     .unwrap();
 }
 
-/// Runs a case without busypoll and on each plane. On the stack plane `said` must be on standard error; otherwise nothing.
+/// Runs a case without busypoll and on each plane. On the stack plane `said` must be on standard error; otherwise
+/// nothing.
 fn succeeds_on_each_plane(case: &str, seconds: u32, said: Option<&str>) {
     let program = program();
     let planes = [&[][..], &["run"], &["run", "--plane", "stack", "--dev", "lab-server"]];

@@ -141,8 +141,8 @@ fn one_line_says_that_an_ordinary_user_s_supervised_program_has_no_new_privs() {
     assert!(stderr_of(&output).contains("no_new_privs"), "{output:?}");
 }
 
-/// The supervisor of a static program writes to standard error while the program waits for it: to a pipe that is closed, or
-/// that is not read in time.
+/// The supervisor of a static program writes to standard error while the program waits for it: to a pipe that is
+/// closed, or that is not read in time.
 #[test]
 fn a_supervised_program_does_not_wait_for_readers_of_standard_error() {
     needs_root!();

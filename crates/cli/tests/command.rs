@@ -371,7 +371,8 @@ struct PublicCopy(PathBuf);
 impl PublicCopy {
     fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("busypoll-{test}-{}", std::process::id()));
-        // Copied by another process: this process's forks for other tests would hold the file open for writing, and busy.
+        // Copied by another process: this process's forks for other tests would hold the file open for writing, and
+        // busy.
         let copied = Command::new("cp").arg(BUSYPOLL).arg(&path).status();
         assert!(copied.unwrap().success());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -463,8 +464,8 @@ fn benched(copy: &PublicCopy, user: impl FnOnce(&str) -> Command) -> Value {
     serde_json::from_str(&report).unwrap()
 }
 
-/// The arms of the cable and the limit are in the report. Exactly the arms named in `skipped` are skipped; each is listed
-/// with the given cause and remedy.
+/// The arms of the cable and the limit are in the report. Exactly the arms named in `skipped` are skipped; each is
+/// listed with the given cause and remedy.
 fn ran_all_but(report: &Value, skipped: &[(&str, &[&str])]) {
     assert!(report["limit"]["shared_memory_rtt_us"].as_f64().unwrap() > 0.0, "{report}");
     let mut ran = 0;

@@ -1,5 +1,5 @@
-//! The same socket calls without busypoll and on both planes: each must return the same, errno by errno. The calls are in
-//! `programs/conformance`; they talk to a peer on another host.
+//! The same socket calls without busypoll and on both planes: each must return the same, errno by errno. The calls are
+//! in `programs/conformance`; they talk to a peer on another host.
 
 #[path = "support/echo.rs"]
 mod echo;

@@ -1,5 +1,5 @@
-//! `busypoll doctor` as a user sees it: exit codes, one line if it cannot look, a report for people and one for programs,
-//! for root and for ordinary users.
+//! `busypoll doctor` as a user sees it: exit codes, one line if it cannot look, a report for people and one for
+//! programs, for root and for ordinary users.
 
 mod support;
 

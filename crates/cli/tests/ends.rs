@@ -1,5 +1,5 @@
-//! How a program may end, and what its peer sees then: all bytes and an orderly end, or a reset. The stack plane must do
-//! as the kernel.
+//! How a program may end, and what its peer sees then: all bytes and an orderly end, or a reset. The stack plane must
+//! do as the kernel.
 
 #[path = "support/echo.rs"]
 mod echo;

@@ -1,5 +1,5 @@
-//! Faults of configuration on real drivers, two NUMA nodes and an older kernel, in the virtual machine: each is found by
-//! its code and cured by the command that the doctor prints. Faults without a cure are reported without a command.
+//! Faults of configuration on real drivers, two NUMA nodes and an older kernel, in the virtual machine: each is found
+//! by its code and cured by the command that the doctor prints. Faults without a cure are reported without a command.
 
 mod support;
 
@@ -18,7 +18,8 @@ fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");
     let _alone = MACHINE.lock();
     let vm = Vm::of(builder().command_line("isolcpus=3"));
-    // CPU 3 is isolated, and vmxnet3 has LRO on by default. These faults are made later, so the machine starts without them.
+    // CPU 3 is isolated, and vmxnet3 has LRO on by default. These faults are made later, so the machine starts without
+    // them.
     vm.output_of(&format!("{TO_CPU_2} ip link set vmxnet30 up; ethtool -K vmxnet30 lro off"));
     old_kernel(&vm);
     find_and_cure_all(&vm, FAULTS);

@@ -1,5 +1,5 @@
-//! Runs on the stack plane whose program, child or guard is killed: the peers get a reset, the interface is the kernel's
-//! again, and the next run works.
+//! Runs on the stack plane whose program, child or guard is killed: the peers get a reset, the interface is the
+//! kernel's again, and the next run works.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -343,7 +343,8 @@ fn any_number_of_queries_for_the_owner_are_answered() {
     is_refused_because_of(&lab, owner.pid);
 }
 
-/// Sockets of another user whose names contain interface and program: they neither lock the interface nor name its owner.
+/// Sockets of another user whose names contain interface and program: they neither lock the interface nor name its
+/// owner.
 #[test]
 fn another_user_can_neither_lock_an_interface_nor_claim_to_own_it() {
     needs_root!();
@@ -397,7 +398,8 @@ fn firewall_rules_are_bypassed_only_with_the_option() {
     assert!(said.lines().count() == 1 && said.contains("(nftables: 1 rule)"), "{said}");
 }
 
-/// A process that has overwritten its environment is recognised by the mark of its run, and does not count for another run.
+/// A process that has overwritten its environment is recognised by the mark of its run, and does not count for another
+/// run.
 #[test]
 fn a_guard_ends_with_its_own_run_and_not_with_another() {
     needs_root!();

@@ -1,7 +1,7 @@
 //! poll, select and epoll of one program, run on the plain kernel and on the stack plane: the output must be the same,
 //! word for word (`programs/mixed.c`). So must the effect of signals on waiting calls; of waits that begin before their
-//! socket is activated; of removing the socket from the set, or closing its number, meanwhile (`programs/late.c`); and of
-//! calls on sockets below the C library's socket functions (`programs/below.c`).
+//! socket is activated; of removing the socket from the set, or closing its number, meanwhile (`programs/late.c`); and
+//! of calls on sockets below the C library's socket functions (`programs/below.c`).
 
 #[path = "support/echo.rs"]
 mod echo;

@@ -1,5 +1,5 @@
-//! Multicast on the stack plane: an unmodified program joins groups with the kernel's socket options, and receives their
-//! packets over our queues.
+//! Multicast on the stack plane: an unmodified program joins groups with the kernel's socket options, and receives
+//! their packets over our queues.
 
 #[path = "support/echo.rs"]
 mod echo;

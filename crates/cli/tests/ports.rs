@@ -1,6 +1,6 @@
 //! Local ports on the stack plane, compared with the plain kernel (`programs/ports.c`): a connect from a port that the
-//! kernel chooses, that is given, or that the kernel has in TIME_WAIT succeeds, and a listener on it is served. Neither asks
-//! the kernel for a list of its connections.
+//! kernel chooses, that is given, or that the kernel has in TIME_WAIT succeeds, and a listener on it is served. Neither
+//! asks the kernel for a list of its connections.
 
 #[path = "support/echo.rs"]
 mod echo;

@@ -1,5 +1,5 @@
-//! Socket calls of Python programs on the stack plane, against a peer on another host: `programs/calls.py` gives the same
-//! results as without busypoll, and children have what docs/stack-plane.md says (`programs/fork.py`).
+//! Socket calls of Python programs on the stack plane, against a peer on another host: `programs/calls.py` gives the
+//! same results as without busypoll, and children have what docs/stack-plane.md says (`programs/fork.py`).
 
 #[path = "support/echo.rs"]
 mod echo;

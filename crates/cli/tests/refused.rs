@@ -1,5 +1,5 @@
-//! Requests that the command refuses, and machines that do not allow what it needs: one line with cause and remedy, exit
-//! code 2, nothing left behind.
+//! Requests that the command refuses, and machines that do not allow what it needs: one line with cause and remedy,
+//! exit code 2, nothing left behind.
 
 #[path = "support/echo.rs"]
 mod echo;

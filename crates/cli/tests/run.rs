@@ -528,9 +528,9 @@ fn a_supervised_program_has_its_own_status_and_outlives_a_killed_worker() {
     assert_eq!(server.child.wait().unwrap().signal(), Some(libc::SIGKILL));
 }
 
-/// Until the supervisor has received a call, a signal may still interrupt it, more often on a busy machine; so a good series
-/// among several is enough. Of 1000 calls about 5 are interrupted; 30 without the kernel's help, and 80 if the process that
-/// answers also does other work.
+/// Until the supervisor has received a call, a signal may still interrupt it, more often on a busy machine; so a good
+/// series among several is enough. Of 1000 calls about 5 are interrupted; 30 without the kernel's help, and 80 if the
+/// process that answers also does other work.
 #[test]
 fn few_calls_of_a_supervised_program_are_interrupted() {
     needs_root!();

@@ -1,6 +1,6 @@
-//! Memory shortage, and panics, in the preload library: from the n-th allocation on for some allocations, or in the n-th
-//! call. The program (`programs/conformance`) must continue: the socket stays with the kernel or the call returns an
-//! error, and one line says so. Uses switches that only test builds have.
+//! Memory shortage, and panics, in the preload library: from the n-th allocation on for some allocations, or in the
+//! n-th call. The program (`programs/conformance`) must continue: the socket stays with the kernel or the call returns
+//! an error, and one line says so. Uses switches that only test builds have.
 #![cfg(debug_assertions)]
 
 #[path = "support/echo.rs"]
@@ -18,8 +18,8 @@ const PORT: &str = "7000";
 /// How many allocations and calls find memory short.
 const MANY: u32 = 200;
 
-/// Runs the program once for each value of a variable, in one lab. It must end by itself. Passes its output to `each`, and
-/// stops when that returns false.
+/// Runs the program once for each value of a variable, in one lab. It must end by itself. Passes its output to `each`,
+/// and stops when that returns false.
 fn runs(variable: &str, values: impl Iterator<Item = String>, each: impl Fn(&Output) -> bool) {
     let _one = one_test_at_a_time();
     let program = conformance("short");
@@ -84,7 +84,8 @@ fn a_call_that_panics_returns_an_error() {
 fn any_call_that_panics_returns_an_error() {
     needs_root!();
     needs!(program "cc", program "timeout");
-    // Not the first calls: these install signal handlers, and without them a signal that should be ignored ends the program.
+    // Not the first calls: these install signal handlers, and without them a signal that should be ignored ends the
+    // program.
     panics_in((9..900).step_by(11));
 }
 

@@ -1,4 +1,5 @@
-//! On the stack plane one line reports what is not accelerated, and it works; options that are never used end no program.
+//! On the stack plane one line reports what is not accelerated, and it works; options that are never used end no
+//! program.
 
 #[path = "support/echo.rs"]
 mod echo;

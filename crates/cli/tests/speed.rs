@@ -2,10 +2,11 @@
 //!
 //!   cargo test --release -p busypoll-cli --test speed -- --ignored --nocapture --test-threads=1 [PROGRAM]
 //!
-//! Both ends run plain, on the kernel plane and on the stack plane, each setup in a lab of its own. Rounds interleave the
-//! setups, and ratios are paired by round with a 95% interval. There are `ROUNDS` rounds (20) for each placement: each end
-//! pinned to its own CPU, both to one CPU, or neither pinned. Notes below a row: what `run` has said (for instance that it
-//! stopped polling), packets that took another path than the setup's, and how often the two CPUs shared one core.
+//! Both ends run plain, on the kernel plane and on the stack plane, each setup in a lab of its own. Rounds interleave
+//! the setups, and ratios are paired by round with a 95% interval. There are `ROUNDS` rounds (20) for each placement:
+//! each end pinned to its own CPU, both to one CPU, or neither pinned. Notes below a row: what `run` has said (for
+//! instance that it stopped polling), packets that took another path than the setup's, and how often the two CPUs
+//! shared one core.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -319,8 +320,8 @@ fn nginx() {
     });
 }
 
-/// QuickFIX at both ends. A round trip takes longer than the default 50 us of polling, and the pause of 10 ms far longer; so
-/// the policy makes it spin.
+/// QuickFIX at both ends. A round trip takes longer than the default 50 us of polling, and the pause of 10 ms far
+/// longer; so the policy makes it spin.
 fn fix(gap: &'static str, orders: Figure) {
     needs_root!();
     needs!(program "g++");

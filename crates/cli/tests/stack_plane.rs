@@ -106,7 +106,8 @@ fn a_rule_for_children_alone_requires_no_interface() {
     }
 }
 
-/// The kernel does not see what a process of the stack plane waits for: there is nothing to change, and no fault to find.
+/// The kernel does not see what a process of the stack plane waits for: there is nothing to change, and no fault to
+/// find.
 #[test]
 fn attach_and_doctor_recognise_a_process_on_the_stack_plane() {
     needs_root!();

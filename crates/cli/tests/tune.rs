@@ -1,5 +1,5 @@
-//! `busypoll tune` on the command line, on one end of a lab: mistakes, confirmation, pollers that end, a closed terminal, a
-//! full disk, two commands at the same time.
+//! `busypoll tune` on the command line, on one end of a lab: mistakes, confirmation, pollers that end, a closed
+//! terminal, a full disk, two commands at the same time.
 
 mod support;
 

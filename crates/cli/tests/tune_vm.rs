@@ -1,5 +1,5 @@
-//! `busypoll tune` on real drivers, in the virtual machine: planned, applied, checked by ethtool, sysfs and /proc, killed in
-//! the middle, rolled back, compared bit for bit; and what it refuses.
+//! `busypoll tune` on real drivers, in the virtual machine: planned, applied, checked by ethtool, sysfs and /proc,
+//! killed in the middle, rolled back, compared bit for bit; and what it refuses.
 //!
 //! One machine serves all steps: each must leave the machine as it found it, and a step that fails is named. `VM_STEP=`
 //! runs only the steps whose names contain its value.

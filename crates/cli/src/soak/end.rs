@@ -186,7 +186,8 @@ fn datagrams(random: &mut Random, totals: &mut Totals) -> Result<()> {
     Ok(())
 }
 
-/// Repeats a receive that ends with EINTR: with a timeout it does when its process is stopped and continued (signal(7)).
+/// Repeats a receive that ends with EINTR: with a timeout it does when its process is stopped and continued
+/// (signal(7)).
 fn retry_on_eintr<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match receive() {

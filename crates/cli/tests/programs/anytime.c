@@ -1,6 +1,6 @@
 // Calls the C library's socket functions at every moment at which a program may: from a handler that has interrupted
-// malloc, from constructors and destructors, from a child of vfork, from a thread made by clone. Prints `ok`, or what went
-// wrong. Built as a program, and with -DLIBRARY as a library that the program loads and unloads.
+// malloc, from constructors and destructors, from a child of vfork, from a thread made by clone. Prints `ok`, or what
+// went wrong. Built as a program, and with -DLIBRARY as a library that the program loads and unloads.
 //     anytime PEER-ADDRESS CASE [SECONDS]; the peer echoes at port 7, by TCP and UDP
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -43,7 +43,8 @@ static int echoes(int fd)
     return send(fd, &c, 1, 0) == 1 && recv(fd, &c, 1, 0) == 1 && c == 'e';
 }
 
-/* A connection from the peer, with the lowest number. The peer reads further `orders` only when this connection ends. */
+/* A connection from the peer, with the lowest number. The peer reads further `orders` only when this connection
+ * ends. */
 static int called(int orders)
 {
     struct sockaddr_in own;

@@ -1,5 +1,5 @@
-"""Socket calls of all kinds, against peer.py. The name of a case states the rule it checks; it prints only that name, when
-it has passed, on the kernel as on our stack."""
+"""Socket calls of all kinds, against peer.py. The name of a case states the rule it checks; it prints only that name,
+when it has passed, on the kernel as on our stack."""
 import array, errno, fcntl, os, signal, socket, struct, sys, termios, threading, time
 
 HERE, PEER = sys.argv[1], sys.argv[2]

@@ -1,5 +1,5 @@
-/* Waits that must end as the kernel's own, though the library may make several system calls for one. Takes the name of a
- * case; prints "as it should", or the check that failed. */
+/* Waits that must end as the kernel's own, though the library may make several system calls for one. Takes the name
+ * of a case; prints "as it should", or the check that failed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>

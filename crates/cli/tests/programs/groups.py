@@ -1,4 +1,4 @@
-"""Sockets in multicast groups at one port, controlled by standard input; prints what each receives, and from which address.
+"""Sockets in multicast groups at one port, controlled by standard input; prints what each receives, and its sender.
 
 Arguments: the interface's address and number, and a port.
 """

@@ -1,4 +1,5 @@
-/* Makes calls that never end with EINTR, under a timer whose handler has no SA_RESTART; prints how many of a thousand did. */
+/* Makes calls that never end with EINTR, under a timer whose handler has no SA_RESTART; prints how many of a
+ * thousand did. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>

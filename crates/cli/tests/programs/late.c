@@ -274,8 +274,8 @@ static void reserved_number(void)
     }
 }
 
-/* A child in which the parent's listener is not activated makes it blocking, and another program takes a connection that
- * was reported to the parent. The parent still accepts later connections. */
+/* A child in which the parent's listener is not activated makes it blocking, and another program takes a connection
+ * that was reported to the parent. The parent still accepts later connections. */
 static void blocking_in_a_child(const char *program)
 {
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(7779)}, to = here;

@@ -1,10 +1,10 @@
-/* What poll, select and epoll report of sockets, pipes, timers, eventfds and nested sets: one line for each call, to be
- * compared word by word between planes.
+/* What poll, select and epoll report of sockets, pipes, timers, eventfds and nested sets: one line for each call, to
+ * be compared word by word between planes.
  *
  *   mixed PEER [CASE]
  *
- * PEER echoes datagrams and bytes on port 7. On a TCP connection a first byte of 'q' makes it close, 'r' reset, 'h' shut
- * down its sending half; "cPORT\n" makes it connect to that port of ours. Without CASE all cases run. */
+ * PEER echoes datagrams and bytes on port 7. On a TCP connection a first byte of 'q' makes it close, 'r' reset, 'h'
+ * shut down its sending half; "cPORT\n" makes it connect to that port of ours. Without CASE all cases run. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

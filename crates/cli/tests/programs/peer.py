@@ -1,5 +1,5 @@
-"""The peer of calls.py and fork.py: echoes datagrams and connections at port 7000. At port 6999 it takes orders: to connect
-to a port of the client and echo there, or to send "unsigned" to it from port 0."""
+"""The peer of calls.py and fork.py: echoes datagrams and connections at port 7000. At port 6999 it takes orders: to
+connect to a port of the client and echo there, or to send "unsigned" to it from port 0."""
 import socket, struct, threading
 
 def echo(stream):

@@ -105,8 +105,8 @@ static void *ends(void *listens)
     return 0;
 }
 
-// Connects to each port that it reads, and reports the result. A negative number: so many connects at the same time to the
-// port that follows; it reports how many were answered.
+// Connects to each port that it reads, and reports the result. A negative number: so many connects at the same time to
+// the port that follows; it reports how many were answered.
 static void *calls(void *listens)
 {
     for (;;) {
@@ -200,8 +200,8 @@ static void zero(const char *own, const char *far, int rounds)
     printf("%d served, %d called, %d connected of %d\n", served, called, connected, rounds);
 }
 
-// Connections one after the other, each bound to a port of its own if `first`. One more is made before them all, so that
-// one-time setup is done.
+// Connections one after the other, each bound to a port of its own if `first`. One more is made before them all, so
+// that one-time setup is done.
 static void connects(const char *own, const char *far, int first, int rounds)
 {
     int good = 0;

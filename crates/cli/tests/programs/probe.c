@@ -1,5 +1,5 @@
-/* Prints how long a datagram socket polls once it is bound; with `sets N` it sets the option itself. With `hides` it is not
- * dumpable, so that no other process can inspect it. */
+/* Prints how long a datagram socket polls once it is bound; with `sets N` it sets the option itself. With `hides` it
+ * is not dumpable, so that no other process can inspect it. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>

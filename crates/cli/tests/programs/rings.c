@@ -2,7 +2,7 @@
  *
  *   rings PORT accepts      echoes at PORT: accepts, receives and sends through the ring
  *   rings PORT epoll_ctl    echoes at PORT by epoll, whose members it adds through the ring, as libuv does
- *   rings PORT connects PEER    connects by connect(2), sends and receives through the ring; ends with 0 if it was echoed */
+ *   rings PORT connects PEER    connects by connect(2), sends and receives through the ring; 0 if it was echoed */
 #include <arpa/inet.h>
 #include <liburing.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 """A TCP server on the given port: echoes, or sends without end to a client whose first byte is "t".
 
 Further words: "nobody": it gives up its rights first; "worker": a child serves, and another one when that has ended;
-"daemon": a daemon serves; "last HOW": it sends much data to its first client and ends as HOW says. Each server prints its
-process number.
+"daemon": a daemon serves; "last HOW": it sends much data to its first client and ends as HOW says. Each server prints
+its process number.
 """
 import ctypes
 import os

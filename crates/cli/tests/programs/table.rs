@@ -98,8 +98,8 @@ impl Setup {
         });
     }
 
-    /// Does `work`, and checks that the server's packets come as the plane promises: its busy polling finds them, or they
-    /// never reach its kernel.
+    /// Does `work`, and checks that the server's packets come as the plane promises: its busy polling finds them, or
+    /// they never reach its kernel.
     fn polls(&self, work: impl FnMut()) {
         match self.plane {
             "kernel" => busy_polling_finds_packets(&self.lab, work),

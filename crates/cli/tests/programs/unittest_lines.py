@@ -1,7 +1,7 @@
 # Runs the tests of one module of CPython's test suite and writes the result of each in a line.
 #   unittest_lines.py RESULTS LIMIT MODULE [only|but NAME...]
-# Lines appended to RESULTS: `start NAME`, then `passed|skipped|failed NAME [why]`, and `end` after the last. A test that
-# takes longer than LIMIT seconds, or crashes, ends the process: then the file has only its `start`.
+# Lines appended to RESULTS: `start NAME`, then `passed|skipped|failed NAME [why]`, and `end` after the last. A test
+# that takes longer than LIMIT seconds, or crashes, ends the process: then the file has only its `start`.
 import faulthandler
 import os
 import sys

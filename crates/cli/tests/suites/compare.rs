@@ -154,8 +154,8 @@ impl Report {
     }
 
     /// Checks that the packets went over the wire, and on the stack plane past the kernel's stack. If a test has two
-    /// processes, one has the interface, and the other's packets go through the kernel. The kernel plane is not checked:
-    /// what the mirror sends back often arrives within the send, before any thread polls.
+    /// processes, one has the interface, and the other's packets go through the kernel. The kernel plane is not
+    /// checked: what the mirror sends back often arrives within the send, before any thread polls.
     fn check_evidence(&mut self) {
         for (variant, counts) in &self.counts {
             let missing = match variant {

@@ -1,5 +1,5 @@
-//! The environment of a suite: the client of a lab with a mirror, with loopback mapped to it, in a PID namespace that ends
-//! the processes that the suite leaves behind.
+//! The environment of a suite: the client of a lab with a mirror, with loopback mapped to it, in a PID namespace that
+//! ends the processes that the suite leaves behind.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! The expected differences, each with its reason: `expected.txt`.
 //!
 //! A line is `SUITE TEST PLANE STATE REASON`, separated by blanks. `both` stands for either plane, a `*` at the end of
-//! TEST for anything. STATE is `differs`, or `varies` where either result is accepted. A line whose REASON is `=` has the
-//! reason of the line above.
+//! TEST for anything. STATE is `differs`, or `varies` where either result is accepted. A line whose REASON is `=` has
+//! the reason of the line above.
 
 use std::fs;
 use std::path::Path;

@@ -7,9 +7,9 @@
 //! cargo test -p busypoll-cli --test suites -- --ignored --nocapture --test-threads=1
 //! ```
 //!
-//! Most suites use loopback only. Here 127.0.0.1 and ::1 are a mirror across a wire (`programs/loopback.c`), in all three
-//! variants. The machine's counters must show that the packets went over that wire, and on the stack plane past the
-//! kernel's stack.
+//! Most suites use loopback only. Here 127.0.0.1 and ::1 are a mirror across a wire (`programs/loopback.c`), in all
+//! three variants. The machine's counters must show that the packets went over that wire, and on the stack plane past
+//! the kernel's stack.
 
 mod by_name;
 mod compare;

@@ -69,8 +69,8 @@ int bound(int type);
 int listening(struct address *at);
 /* A connection to the peer, which does there what `command` says; see peer.c. */
 int connected(char command);
-/* Makes the peer connect to `at` and send "hi" there; with 'R' it resets at once, with 'u' it sends a datagram. Returns the
- * connection that keeps the peer doing so. */
+/* Makes the peer connect to `at` and send "hi" there; with 'R' it resets at once, with 'u' it sends a datagram.
+ * Returns the connection that keeps the peer doing so. */
 int called(char command, const struct address *at);
 /* Waits up to 3 s for the events; says so if they do not come. */
 void await(int fd, short events);

@@ -1,5 +1,5 @@
-/* Socket calls, errno by errno, on sockets that talk to another host. The transcript on standard output contains no number
- * that may differ from run to run.
+/* Socket calls, errno by errno, on sockets that talk to another host. The transcript on standard output contains no
+ * number that may differ from run to run.
  *
  *   conformance OWN PEER PORT          the cases, from OWN to the peer at PEER
  *   conformance OWN PEER PORT limits   the cases of exhausted resources, on a host with few ports

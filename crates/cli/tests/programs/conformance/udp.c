@@ -170,8 +170,8 @@ static void *sends_once_it_is_taken(void *socket)
     return NULL;
 }
 
-/* An error that ends recvmmsg after the first message is returned by the next call. The peer's kernel sends only a few port
- * unreachables at once, and then one per second (`icmp_ratelimit`); so the test waits a second. */
+/* An error that ends recvmmsg after the first message is returned by the next call. The peer's kernel sends only a
+ * few port unreachables at once, and then one per second (`icmp_ratelimit`); so the test waits a second. */
 static void refused_later(void)
 {
     struct address nowhere = with_port(peer, 9);
