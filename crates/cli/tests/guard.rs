@@ -268,7 +268,9 @@ fn an_interface_that_is_deleted_is_reported_once() {
     succeeds(lab.server.command("ip").args(["link", "del", device]));
     let other = ["link", "add", device, "type", "veth", "peer", "name", "other0"];
     succeeds(lab.server.command("ip").args(other));
-    wait_until("the program reports the loss of its interface", || server.stderr().contains("is gone"));
+    wait_until("the program reports the loss of its interface", || {
+        server.stderr().contains("is gone")
+    });
     succeeds(lab.server.command("ip").args(["link", "del", device]));
     let said = server.stderr();
     assert!(
