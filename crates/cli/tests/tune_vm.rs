@@ -106,16 +106,16 @@ fn plan(vm: &Vm) {
 fn apply_and_roll_back(vm: &Vm) {
     let ran = vm.sh("busypoll tune apply lowest-latency --dev intel0 --app-cpus 2");
     assert!(ran.status < 2, "{ran:?}");
-    let says = |script: &str, wanted: &str| {
+    let output_contains = |script: &str, wanted: &str| {
         let said = vm.output_of(script);
         assert!(said.lines().any(|line| line.trim() == wanted), "{script}: {wanted:?}: {said}");
     };
-    output_of("ethtool -c intel0", "rx-usecs: 0");
-    output_of("ethtool -k intel0", "generic-receive-offload: off");
-    output_of("cat /proc/sys/net/core/busy_read", "50");
-    output_of("cat /proc/sys/net/core/busy_poll", "50");
+    output_contains("ethtool -c intel0", "rx-usecs: 0");
+    output_contains("ethtool -k intel0", "generic-receive-offload: off");
+    output_contains("cat /proc/sys/net/core/busy_read", "50");
+    output_contains("cat /proc/sys/net/core/busy_poll", "50");
     // On the NIC's NUMA node, not on the application's CPU.
-    output_of("cat /proc/irq/$irq/smp_affinity_list", "3");
+    output_contains("cat /proc/irq/$irq/smp_affinity_list", "3");
     let status = vm.sh("busypoll tune status");
     contains(&status, &["apply 1: lowest-latency", "rx-usecs was 3us, set to 0us"]);
     roll_back(vm);
