@@ -1,9 +1,9 @@
-//! The busy loop: the receiving thread drives the queues itself until what it waits for is there. Linux's
+//! The busy loop: the waiting thread polls the receive queues itself until its data has come. Linux's
 //! `napi_busy_loop`.
 
 use super::{
-    courtesy::Courtesy,
-    crowd::{PATIENCE, Spinner},
+    per_cpu_spinner::{GRACE_PERIOD, Spinner},
+    yield_policy::YieldPolicy,
 };
 use crate::{
     napi::{BusyPoll, Context, Poller},
@@ -18,48 +18,48 @@ use std::{
 
 /// How a busy loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Busy {
-    /// What was waited for is there.
+pub(super) enum BusyLoopEnd {
+    /// The data or event has come.
     Ready,
-    /// The time is over, or others need this CPU: one that busy polls, too, or computes.
+    /// The time is over, a signal was put off, or another thread needs this CPU.
     TimeOver,
-    /// Every context is gone.
+    /// Every NAPI context is gone.
     Gone,
 }
 
 /// How long and how much to busy poll.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    /// How long; no time at all makes exactly one pass over each queue.
+pub(super) struct BusyLimits {
+    /// How long to poll; zero makes exactly one pass over each queue.
     pub(super) span: Duration,
-    /// Packets a pass.
+    /// Packets per pass.
     pub(super) budget: usize,
-    /// The caller itself will not wait longer than this.
+    /// The deadline of the call itself.
     pub(super) deadline: Option<Instant>,
 }
 
-/// Polls `contexts` in turn until `ready`, which is told the time and how many packets the last look has found, or
-/// until the poller has its own find. Takes no lock, and makes no system call before [`Courtesy`] is due. A queue
-/// that someone else owns is passed over: its packets come to us by that owner's hand.
+/// Polls `contexts` in turn until `ready` returns true or a packet was delivered straight into the poller's buffer.
+/// `ready` gets the time and the number of packets of the last pass. Takes no lock, and makes no system call before
+/// [`YieldPolicy`] is due. A queue that another thread owns is skipped: its owner delivers our packets.
 ///
-/// A signal's handler may run in the midst of it and goes unnoticed; one that was put off ([`signal`]) ends it.
+/// A signal handler that runs during the loop does not end it; a signal that was put off ([`signal`]) does.
 #[inline]
 pub(super) fn busy_loop(
     contexts: &[Arc<Context>],
-    terms: &Terms,
+    limits: &BusyLimits,
     poller: &mut Poller<'_>,
     mut ready: impl FnMut(Instant, usize) -> bool,
-) -> Busy {
+) -> BusyLoopEnd {
     let mut now = time::now();
-    let patient_until = now + PATIENCE;
-    let mut courtesy = Courtesy::new(now);
+    let check_cpu_at = now + GRACE_PERIOD;
+    let mut yield_policy = YieldPolicy::new(now);
     let mut spinner = None;
-    let end = now + terms.span;
-    let end = terms.deadline.map_or(end, |deadline| end.min(deadline));
+    let end = now + limits.span;
+    let end = limits.deadline.map_or(end, |deadline| end.min(deadline));
     loop {
         let mut gone = 0;
         for context in contexts {
-            let found = match context.busy_poll(terms.budget, now, poller) {
+            let found = match context.busy_poll(limits.budget, now, poller) {
                 BusyPoll::Found(found) => found,
                 BusyPoll::Refused => {
                     cold_path();
@@ -74,26 +74,26 @@ pub(super) fn busy_loop(
             };
             if poller.direct.as_ref().is_some_and(|direct| direct.is_filled()) || ready(now, found)
             {
-                return Busy::Ready;
+                return BusyLoopEnd::Ready;
             }
         }
         if gone == contexts.len() {
-            return Busy::Gone;
+            return BusyLoopEnd::Gone;
         }
-        if courtesy.is_due(now) && !courtesy.pay(now) {
-            return Busy::TimeOver;
+        if yield_policy.is_due(now) && !yield_policy.yield_or_sleep(now) {
+            return BusyLoopEnd::TimeOver;
         }
         now = time::now();
         if now >= end || signal::is_put_off() {
             cold_path();
-            return Busy::TimeOver;
+            return BusyLoopEnd::TimeOver;
         }
-        if now >= patient_until && spinner.is_none() {
+        if now >= check_cpu_at && spinner.is_none() {
             cold_path();
             spinner = Spinner::enter();
             if spinner.is_none() {
                 contexts.iter().for_each(|context| context.count_crowded());
-                return Busy::TimeOver;
+                return BusyLoopEnd::TimeOver;
             }
         }
     }

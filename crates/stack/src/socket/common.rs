@@ -1,8 +1,8 @@
 //! The methods that every kind of socket has: the typed options about waiting, and what `poll` and `Epoll`
-//! need of it.
+//! need of a socket.
 
-/// Gives `$socket` the options about waiting, which `$waiting` finds in it, and makes it a
-/// [`Socket`](super::source::Socket); `$endpoint` finds where its events come from.
+/// Implements the options about waiting and [`Socket`](super::source::Socket) for `$socket`. `$waiting` returns its
+/// `WaitOptions`, `$endpoint` the source of its events.
 macro_rules! common_options {
     ($socket:ident, $waiting:expr, $endpoint:expr) => {
         impl $socket {
@@ -21,7 +21,7 @@ macro_rules! common_options {
             }
 
             /// `SO_PREFER_BUSY_POLL`: after a busy poll the queue is left to its pollers four times as long,
-            /// also while other threads sleep that its packets may be for.
+            /// even while other threads sleep that wait for its packets.
             ///
             /// # Errors
             /// None today; a `Result` as in Linux.
@@ -35,7 +35,7 @@ macro_rules! common_options {
                 $waiting(self).prefers_busy_poll()
             }
 
-            /// `SO_BUSY_POLL_BUDGET`: the most packets that one pass takes; 0 means 8.
+            /// `SO_BUSY_POLL_BUDGET`: the most packets of one busy-poll pass; 0 means 8.
             ///
             /// # Errors
             /// None today; a `Result` as in Linux.
@@ -69,7 +69,7 @@ macro_rules! common_options {
                 $waiting(self).is_nonblocking()
             }
 
-            /// What it can do at this moment.
+            /// The socket's readiness now, as poll(2) reports it.
             pub fn readiness(&self) -> Events {
                 Source::readiness(&**$endpoint(self))
             }
@@ -97,7 +97,7 @@ macro_rules! common_options {
     };
 }
 
-/// Gives `$socket` the two timeouts, which `$waiting` finds in it.
+/// Implements the two timeouts for `$socket`. `$waiting` returns its `WaitOptions`.
 macro_rules! timeouts {
     ($socket:ident, $waiting:expr) => {
         impl $socket {

@@ -1,25 +1,26 @@
-//! What an application holds: sockets, their options, and waiting for many of them.
+//! The sockets of an application, their options, and waiting for many of them.
 //!
-//! How a call waits is in [`waiting`]: what is there; else the busy loop of [`busy`]; else sleep. The
-//! endpoints (`udp::endpoint`) are where packets meet those who wait; [`poll`] and [`epoll`] see every
-//! socket as a [`Source`](source::Source) of events.
+//! [`waiting`] is how a call waits: it returns at once if there is data; else it busy polls ([`busy`]); else it sleeps.
+//! The endpoints (`udp::endpoint`, `tcp::endpoint`) connect the receive path with the waiters. [`poll`] and [`epoll`]
+//! see every socket as a [`Source`](source::Source) of events.
 
-mod beside;
 mod busy;
 mod common;
-mod courtesy;
-pub(crate) mod crowd;
 mod epoll;
+mod kernel_fds;
 pub mod options;
+pub(crate) mod per_cpu_spinner;
 mod poll;
 mod readiness;
 mod source;
 mod tcp;
 mod udp;
 mod waiting;
+mod yield_policy;
 
-pub use beside::Beside;
+pub use crate::napi::Outside as Beside;
 pub use epoll::{Epoll, EpollEvent, EpollParams};
+pub(crate) use per_cpu_spinner as crowd;
 pub use poll::{Entry, PollFd, poll, poll_beside};
 pub use readiness::{Events, Watch};
 pub use source::{Socket, Source};
@@ -33,19 +34,19 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
 };
 
-/// No address.
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+/// 0.0.0.0:0.
+const UNSPECIFIED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// No address of the family of `like`.
-fn nobody(like: SocketAddr) -> SocketAddr {
+/// The unspecified address of the family of `like`, with port 0.
+fn unspecified(like: SocketAddr) -> SocketAddr {
     match like {
-        SocketAddr::V4(_) => NOBODY,
+        SocketAddr::V4(_) => UNSPECIFIED,
         SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
     }
 }
 
-/// The first of `addresses` that `attempt` succeeds with.
-fn each(
+/// Calls `attempt` with each of `addresses` until it succeeds.
+fn try_each(
     addresses: impl ToSocketAddrs,
     mut attempt: impl FnMut(SocketAddr) -> io::Result<()>,
 ) -> io::Result<()> {

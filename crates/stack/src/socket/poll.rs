@@ -1,8 +1,8 @@
-//! `poll`: waiting for any of a few sockets, once.
+//! `poll`: one wait for any of a few sockets.
 
 use super::{
-    beside::{Beside, Look},
-    busy::{Terms, busy_loop},
+    busy::{BusyLimits, busy_loop},
+    kernel_fds::KernelFdCheck,
     readiness::{Events, Watch},
     source::{Socket, Source},
 };
@@ -22,19 +22,19 @@ pub struct PollFd<'a> {
     pub socket: &'a dyn Socket,
     /// What to wait for; errors and hang-ups are always waited for.
     pub events: Events,
-    /// What is there; written by [`poll`].
+    /// The events found; written by [`poll`].
     pub revents: Events,
 }
 
 /// One source to wait for.
 pub trait Entry {
-    /// Where its events come from.
+    /// The source of the events.
     fn source(&self) -> &dyn Source;
 
     /// What to wait for.
     fn events(&self) -> Events;
 
-    /// Takes note of what is there.
+    /// Stores the events found.
     fn report(&mut self, found: Events);
 }
 
@@ -53,9 +53,9 @@ impl Entry for PollFd<'_> {
 }
 
 /// Wakes the polling thread.
-struct Alarm(Arc<Waiter>);
+struct WakeWaiter(Arc<Waiter>);
 
-impl Watch for Alarm {
+impl Watch for WakeWaiter {
     fn notify(&self, _events: Events, _napi: Option<NapiId>, wake: &mut WakeList) -> bool {
         wake.push(self.0.clone());
         true
@@ -64,7 +64,7 @@ impl Watch for Alarm {
 
 /// Waits until one of `fds` is ready or `timeout` is over (`None`: never); returns how many are ready. Busy
 /// polls for the host's `busy_poll` microseconds first, but only if a member has `SO_BUSY_POLL` > 0, as
-/// poll(2) does; it polls the queues of all members, where Linux polls those it meets first.
+/// poll(2) does. It polls the queues of all members; Linux polls the first that it finds.
 ///
 /// # Errors
 /// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv); no
@@ -86,8 +86,8 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
     poll_beside(fds, micros, timeout, &mut Outside::nothing())
 }
 
-/// As [`poll`], for any sources, and until `beside` has something; busy polls for `micros` microseconds. Returns
-/// how many of `fds` are ready; 0 also if `beside` alone has something. Whoever waited has looked at `beside` since
+/// As [`poll`], for any sources, and also until one of `kernel_fds` is ready; busy polls for `micros` microseconds.
+/// Returns how many of `fds` are ready; 0 also if only `kernel_fds` are. A call that waited has polled `kernel_fds` after
 /// the wait was over.
 ///
 /// # Errors
@@ -96,15 +96,15 @@ pub fn poll_beside<E: Entry>(
     fds: &mut [E],
     micros: u32,
     timeout: Option<Duration>,
-    beside: &mut dyn Beside,
+    kernel_fds: &mut Outside,
 ) -> io::Result<usize> {
-    let ready = look(fds);
+    let ready = update_revents(fds);
     if ready > 0 {
         return Ok(ready);
     }
     let Ok(mut contexts) = CONTEXTS.lend(&LAST, || Ok::<_, Infallible>(Vec::new()));
-    learn(fds, &mut contexts);
-    let result = wait(fds, micros, timeout, &contexts, beside);
+    collect_contexts(fds, &mut contexts);
+    let result = wait(fds, micros, timeout, &contexts, kernel_fds);
     contexts.clear();
     result
 }
@@ -120,45 +120,45 @@ fn wait<E: Entry>(
     micros: u32,
     timeout: Option<Duration>,
     contexts: &[Arc<Context>],
-    beside: &mut dyn Beside,
+    kernel_fds: &mut Outside,
 ) -> io::Result<usize> {
     let begun = time::now();
     let deadline = timeout.map(|timeout| begun + timeout);
-    let at_once = timeout == Some(Duration::ZERO);
-    let turn = Turn::begin(Duration::from_micros(if at_once { 0 } else { micros.into() }));
+    let nonblocking = timeout == Some(Duration::ZERO);
+    let turn = Turn::begin(Duration::from_micros(if nonblocking { 0 } else { micros.into() }));
     if micros > 0 && turn.may_poll() {
-        let terms = Terms {
+        let limits = BusyLimits {
             span: Duration::from_micros(micros.into()),
             budget: BUSY_POLL_BUDGET,
             deadline,
         };
         let mut poller = Poller::new(fds.as_ptr().addr());
-        let mut kernel = Look::new(begun, beside);
+        let mut kernel = KernelFdCheck::new(begun, kernel_fds);
         let any = || fds.iter().any(|fd| fd.source().is_ready_for(fd.events()));
-        busy_loop(contexts, &terms, &mut poller, |now, _| {
-            any() || kernel.is_due(now) && kernel.found()
+        busy_loop(contexts, &limits, &mut poller, |now, _| {
+            any() || kernel.is_due(now) && kernel.check()
         });
         let found = kernel.has_found();
-        let ready = look(fds);
+        let ready = update_revents(fds);
         if ready > 0 && !found {
-            beside.look();
+            kernel_fds.look();
         }
         if ready > 0 || found {
             return Ok(ready);
         }
     }
-    if at_once {
+    if nonblocking {
         return Ok(0);
     }
     let mut waiter = Waiter::of_this_thread()?;
-    let alarm: Arc<dyn Watch> = waiter.above(|waiter| Alarm(waiter.clone()));
+    let watch: Arc<dyn Watch> = waiter.above(|waiter| WakeWaiter(waiter.clone()));
     for fd in &*fds {
-        fd.source().watch(alarm.clone());
+        fd.source().watch(watch.clone());
     }
     let result = loop {
         waiter.start();
-        // Watched since before this look: what comes after it wakes us.
-        let ready = look(fds);
+        // The sources are watched already: an event after this check wakes the thread.
+        let ready = update_revents(fds);
         if ready > 0 {
             break Ok(ready);
         }
@@ -166,22 +166,23 @@ fn wait<E: Entry>(
             break Err(io::ErrorKind::Interrupted.into());
         }
         let left = deadline.map(|deadline| deadline - time::now());
-        match napi::sleep_for(contexts, &waiter, left, beside.outside()) {
+        match napi::sleep_for(contexts, &waiter, left, kernel_fds) {
             Wake::Woken | Wake::Readable => {}
-            Wake::Timeout | Wake::Outside => break Ok(look(fds)),
-            Wake::Interrupted => match look(fds) {
+            Wake::Timeout | Wake::Outside => break Ok(update_revents(fds)),
+            Wake::Interrupted => match update_revents(fds) {
                 0 => break Err(io::ErrorKind::Interrupted.into()),
                 ready => break Ok(ready),
             },
         }
     };
     for fd in &*fds {
-        fd.source().unwatch(&alarm);
+        fd.source().unwatch(&watch);
     }
     result
 }
 
-fn look<E: Entry>(fds: &mut [E]) -> usize {
+/// Stores the events of each of `fds`, and returns how many are ready.
+fn update_revents<E: Entry>(fds: &mut [E]) -> usize {
     let mut ready = 0;
     for fd in fds {
         let found = fd.source().readiness().reported(fd.events());
@@ -191,8 +192,8 @@ fn look<E: Entry>(fds: &mut [E]) -> usize {
     ready
 }
 
-/// The contexts that packets for `fds` come from, each once.
-fn learn<E: Entry>(fds: &[E], contexts: &mut Vec<Arc<Context>>) {
+/// Adds the NAPI contexts that packets for `fds` come from, each once.
+fn collect_contexts<E: Entry>(fds: &[E], contexts: &mut Vec<Arc<Context>>) {
     for context in fds.iter().filter_map(|fd| fd.source().context()) {
         if !contexts.iter().any(|known| Arc::ptr_eq(known, &context)) {
             contexts.push(context);

@@ -1,4 +1,4 @@
-//! What `poll` and `Epoll` need of a socket, whatever its kind.
+//! What `poll` and `Epoll` need of a socket of any kind.
 
 use super::readiness::{Events, Watch};
 use crate::{
@@ -7,10 +7,10 @@ use crate::{
 };
 use std::{fmt, sync::Arc};
 
-/// A socket of this crate: what [`poll`](super::poll) and [`Epoll`](super::Epoll) wait for. Implemented here
-/// alone.
+/// A socket of this crate: [`poll`](super::poll) and [`Epoll`](super::Epoll) wait for these. Other crates cannot
+/// implement it.
 pub trait Socket: fmt::Debug + Sealed {
-    /// What it can do at this moment.
+    /// The socket's readiness now.
     fn readiness(&self) -> Events {
         self.source().readiness()
     }
@@ -18,7 +18,7 @@ pub trait Socket: fmt::Debug + Sealed {
     /// `SO_BUSY_POLL`: microseconds that a call may busy poll before it sleeps; 0 = off.
     fn busy_poll(&self) -> u32;
 
-    /// Where its events come from, for waits that take any source.
+    /// The source of its events, for waits that take any source.
     fn events(&self) -> Arc<dyn Source> {
         self.shared_source()
     }
@@ -29,29 +29,30 @@ pub trait Socket: fmt::Debug + Sealed {
     }
 }
 
-/// The part of [`Socket`] that is ours.
+/// The private part of [`Socket`].
 pub trait Sealed {
-    /// Where its events come from.
+    /// The source of its events.
     fn source(&self) -> &dyn Source;
 
-    /// The same, to be kept.
+    /// The source of its events, shared.
     fn shared_source(&self) -> Arc<dyn Source>;
 
-    /// The host it is on.
+    /// The socket's host.
     fn host(&self) -> &Host;
 }
 
-/// Where a socket's events come from: what of it packets reach.
+/// The part of a socket that events come from.
 pub trait Source: Send + Sync {
-    /// What the socket can do now.
+    /// The socket's readiness now.
     fn readiness(&self) -> Events;
 
-    /// The same without what a kernel's socket beside it tells, to those who hear of that in another way.
+    /// As [`readiness`](Source::readiness) but without the companion's part, for callers that poll the companion
+    /// themselves.
     fn own_readiness(&self) -> Events {
         self.readiness()
     }
 
-    /// Whether it has something to report to someone who asked for `interest`. Asked in a busy loop.
+    /// Whether a watcher with this `interest` has an event. Called in the busy loop.
     fn is_ready_for(&self, interest: Events) -> bool {
         !self.readiness().reported(interest).is_empty()
     }
@@ -59,16 +60,16 @@ pub trait Source: Send + Sync {
     /// Whether the socket is closed.
     fn is_closed(&self) -> bool;
 
-    /// The id of the context that packets last came from.
+    /// The id of the NAPI context that the last packet came from.
     fn napi(&self) -> Option<NapiId>;
 
-    /// That context, unless it has gone.
+    /// That context, unless it is gone.
     fn context(&self) -> Option<Arc<Context>>;
 
-    /// Tells `watch` of every event from now on.
+    /// Notifies `watch` of every event from now on.
     fn watch(&self, watch: Arc<dyn Watch>);
 
-    /// Tells it no more; it may hear of events that happen meanwhile.
+    /// Ends [`watch`](Source::watch). Events during the call may still be notified.
     fn unwatch(&self, watch: &Arc<dyn Watch>);
 }
 

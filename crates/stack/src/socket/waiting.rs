@@ -1,8 +1,8 @@
-//! How the calls on one socket wait: the options that say so, and the one way that all of them take: what
-//! is there; else busy poll; else sleep; and again. Knows neither datagrams nor connections.
+//! How the calls on one socket wait: the options for it, and the loop that all calls share: try; else busy poll; else
+//! sleep; try again. It is the same for datagrams and connections.
 
 use super::{
-    busy::{Busy, Terms, busy_loop},
+    busy::{BusyLimits, BusyLoopEnd, busy_loop},
     options::{SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, at_least, errno},
 };
 use crate::{
@@ -22,9 +22,9 @@ use std::{
     time::Duration,
 };
 
-/// What a socket's options say about waiting.
+/// The options of a socket about waiting.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitOptions {
     busy_poll: AtomicU32,
     prefer_busy_poll: AtomicBool,
     busy_poll_budget: AtomicU16,
@@ -35,56 +35,56 @@ pub(super) struct Waiting {
     pub(super) writing: Timeout,
 }
 
-/// How long a call may wait: nanoseconds, 0 for ever.
+/// How long a call may wait, in nanoseconds; 0: for ever.
 #[derive(Debug, Default)]
 pub(super) struct Timeout(AtomicU64);
 
-/// Where those sleep who wait for one thing, as the receivers of a socket do.
-pub(super) trait Bed {
-    /// Whether it is worth another attempt. Asked in the busy loop.
+/// What a call waits on: one kind of event of a socket, as data to receive, and the queue of its sleepers.
+pub(super) trait WaitChannel {
+    /// Whether another attempt may succeed. Called in the busy loop.
     fn is_ready(&self) -> bool;
 
-    /// Told in the busy loop, unless ready, how many packets the last look has found, whosever they are, and how long
-    /// the loop has lasted. Whether that makes another attempt worthwhile all the same.
-    fn looked(&self, _found: usize, _polled: Duration) -> bool {
+    /// Called in the busy loop after each pass while not ready: `found` is the number of packets of the pass, for
+    /// any socket, `polled` how long the loop has lasted. Whether another attempt may succeed nevertheless.
+    fn after_pass(&self, _found: usize, _polled: Duration) -> bool {
         false
     }
 
-    /// Whether who polls here brings about himself what he waits for, piece by piece: then he goes on as long as
-    /// pieces come, and sleeps only after a whole time of polling in vain.
-    fn is_moved_by_polling(&self) -> bool {
+    /// Whether polling itself makes progress, as the acknowledgments that a sender's polls find make room bit by bit.
+    /// Such a call polls on after each progress, and sleeps only after a whole busy-poll time without any.
+    fn progresses_by_polling(&self) -> bool {
         false
     }
 
-    /// The name under which the socket busy polls.
-    fn poller(&self) -> usize;
+    /// The socket's id as a poller.
+    fn poller_id(&self) -> usize;
 
-    /// What brings it, as the floor below knows it.
+    /// The flow that the packets are probably for, in the protocol layer's own type.
     fn likely(&self) -> Option<&(dyn Any + Send + Sync)> {
         None
     }
 
-    /// The context whose queue brings it.
+    /// The NAPI context that the packets come from.
     fn context(&self) -> Option<Arc<Context>>;
 
-    /// Joins those who sleep, unless it is there. The context to sleep on, if one is known.
-    fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something>;
+    /// Queues `waiter` as a sleeper, unless the channel is ready. Returns the context to sleep on, if it is known.
+    fn prepare_to_wait(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, AlreadyReady>;
 
-    /// Leaves them.
-    fn leave(&self, waiter: &Arc<Waiter>);
+    /// Removes `waiter` from the queue.
+    fn finish_wait(&self, waiter: &Arc<Waiter>);
 }
 
-/// What was waited for is there.
-pub(super) struct Something;
+/// The channel is ready: no need to sleep.
+pub(super) struct AlreadyReady;
 
 /// A call that may have to wait.
 pub(super) trait Call {
     type Output;
 
-    /// Its result, if it need not wait.
+    /// Tries once. `None`: it has to wait.
     fn attempt(&mut self) -> Option<io::Result<Self::Output>>;
 
-    /// Where its own find may go past the socket's queue.
+    /// The buffers that the caller's own poll may deliver into, past the socket's queue.
     fn direct(&mut self) -> Option<&mut dyn Direct> {
         None
     }
@@ -99,10 +99,10 @@ impl<T, F: FnMut() -> Option<io::Result<T>>> Call for F {
     }
 }
 
-impl Waiting {
-    /// Of a new socket on a host with this `busy_read`.
-    pub(super) fn new(busy_read: u32) -> Waiting {
-        Waiting {
+impl WaitOptions {
+    /// The options of a new socket on a host with this `busy_read`.
+    pub(super) fn new(busy_read: u32) -> WaitOptions {
+        WaitOptions {
             busy_poll: AtomicU32::new(busy_read),
             prefer_busy_poll: AtomicBool::new(false),
             busy_poll_budget: AtomicU16::new(napi::BUSY_POLL_BUDGET as u16),
@@ -112,18 +112,18 @@ impl Waiting {
         }
     }
 
-    /// What a connection has from the listener that it is accepted from, and a listener from the socket it was
-    /// made of: all but whether it blocks.
-    pub(super) fn handed_on(&self) -> Waiting {
-        let heir = Waiting::new(self.busy_poll());
-        heir.set_prefer_busy_poll(self.prefers_busy_poll());
-        heir.set_budget(self.budget());
-        heir.reading.0.store(self.reading.0.load(Ordering::Relaxed), Ordering::Relaxed);
-        heir.writing.0.store(self.writing.0.load(Ordering::Relaxed), Ordering::Relaxed);
-        heir
+    /// The options that an accepted connection inherits from its listener, and a listener from the socket it was
+    /// made of: all but non-blocking mode.
+    pub(super) fn inherited(&self) -> WaitOptions {
+        let inherited = WaitOptions::new(self.busy_poll());
+        inherited.set_prefer_busy_poll(self.prefers_busy_poll());
+        inherited.set_budget(self.budget());
+        inherited.reading.0.store(self.reading.0.load(Ordering::Relaxed), Ordering::Relaxed);
+        inherited.writing.0.store(self.writing.0.load(Ordering::Relaxed), Ordering::Relaxed);
+        inherited
     }
 
-    /// Sets an option of `SOL_SOCKET`. `None`: it is not one of these.
+    /// Sets an option of `SOL_SOCKET`. `None` for any other option.
     pub(super) fn set(&self, name: i32, value: i32) -> Option<io::Result<()>> {
         let stored = match name {
             SO_BUSY_POLL => at_least(0, value).and_then(|micros| self.set_busy_poll(micros)),
@@ -143,7 +143,7 @@ impl Waiting {
         Some(stored)
     }
 
-    /// An option of `SOL_SOCKET`. `None`: it is not one of these.
+    /// An option of `SOL_SOCKET`. `None` for any other option.
     pub(super) fn get(&self, name: i32) -> Option<u32> {
         Some(match name {
             SO_BUSY_POLL => self.busy_poll(),
@@ -193,29 +193,29 @@ impl Waiting {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    /// Makes `call`, top to bottom: what is there; else busy poll; else sleep; again.
+    /// Makes `call`: tries; else busy polls; else sleeps; tries again.
     ///
     /// # Errors
-    /// What the call comes to; `WouldBlock` if non-blocking or `timeout` is over, `Interrupted` by a signal.
+    /// The call's own; `WouldBlock` if non-blocking or `timeout` is over, `Interrupted` by a signal.
     #[inline]
     pub(super) fn wait<C: Call>(
         &self,
-        bed: &impl Bed,
+        channel: &impl WaitChannel,
         timeout: &Timeout,
         call: C,
     ) -> io::Result<C::Output> {
-        self.wait_unless(self.is_nonblocking(), bed, timeout, call)
+        self.wait_nonblocking_if(self.is_nonblocking(), channel, timeout, call)
     }
 
-    /// As [`wait`](Waiting::wait), non-blocking if `at_once`, whatever the socket is (`MSG_DONTWAIT`).
+    /// As [`wait`](WaitOptions::wait), but `nonblocking` decides instead of the socket's mode (`MSG_DONTWAIT`).
     ///
     /// # Errors
-    /// As [`wait`](Waiting::wait).
+    /// As [`wait`](WaitOptions::wait).
     #[inline]
-    pub(super) fn wait_unless<C: Call>(
+    pub(super) fn wait_nonblocking_if<C: Call>(
         &self,
-        at_once: bool,
-        bed: &impl Bed,
+        nonblocking: bool,
+        channel: &impl WaitChannel,
         timeout: &Timeout,
         mut call: C,
     ) -> io::Result<C::Output> {
@@ -223,23 +223,27 @@ impl Waiting {
             return result;
         }
         let deadline = timeout.deadline();
-        let micros = if at_once { 0 } else { self.busy_poll() };
+        let micros = if nonblocking { 0 } else { self.busy_poll() };
         let turn = Turn::begin(Duration::from_micros(micros.into()));
         loop {
-            if turn.may_poll() && self.poll(at_once, bed, &mut call, deadline) {
+            if turn.may_poll() && self.busy_poll_queue(nonblocking, channel, &mut call, deadline) {
                 if let Some(result) = call.attempt() {
                     return result;
                 }
                 let over = || deadline.is_some_and(|deadline| deadline <= time::now());
-                if bed.is_moved_by_polling() && !at_once && !signal::is_put_off() && !over() {
+                if channel.progresses_by_polling()
+                    && !nonblocking
+                    && !signal::is_put_off()
+                    && !over()
+                {
                     continue;
                 }
             }
-            if at_once {
+            if nonblocking {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             cold_path();
-            let wake = sleep(bed, deadline)?;
+            let wake = sleep(channel, deadline)?;
             if let Some(result) = call.attempt() {
                 return result;
             }
@@ -255,17 +259,17 @@ impl Waiting {
         }
     }
 
-    /// Looks at the queue once, if the socket busy polls: for who has nothing to wait for.
-    pub(super) fn look(&self, bed: &impl Bed) {
-        self.poll(true, bed, &mut || None::<io::Result<()>>, None);
+    /// Polls the queue once if the socket busy polls, for a caller with nothing to wait for.
+    pub(super) fn poll_once(&self, channel: &impl WaitChannel) {
+        self.busy_poll_queue(true, channel, &mut || None::<io::Result<()>>, None);
     }
 
-    /// Busy polls by `SO_BUSY_POLL` if a napi id is known. True if something came.
+    /// Busy polls as `SO_BUSY_POLL` says, if the socket's napi id is known. True if another attempt may succeed.
     #[inline]
-    fn poll(
+    fn busy_poll_queue(
         &self,
         once: bool,
-        bed: &impl Bed,
+        channel: &impl WaitChannel,
         call: &mut impl Call,
         deadline: Option<Instant>,
     ) -> bool {
@@ -273,40 +277,41 @@ impl Waiting {
         if micros == 0 {
             return false;
         }
-        let Some(context) = bed.context() else { return false };
-        let terms = Terms {
+        let Some(context) = channel.context() else { return false };
+        let limits = BusyLimits {
             span: Duration::from_micros(if once { 0 } else { micros.into() }),
             budget: self.budget().into(),
             deadline,
         };
         let mut poller = Poller {
-            name: bed.poller(),
+            name: channel.poller_id(),
             prefer: self.prefers_busy_poll(),
             direct: call.direct(),
-            likely: bed.likely(),
+            likely: channel.likely(),
         };
         let contexts = slice::from_ref(&context);
         let mut began = None;
-        let ready =
-            |now, found| bed.is_ready() || bed.looked(found, now - *began.get_or_insert(now));
-        busy_loop(contexts, &terms, &mut poller, ready) == Busy::Ready
+        let ready = |now, found| {
+            channel.is_ready() || channel.after_pass(found, now - *began.get_or_insert(now))
+        };
+        busy_loop(contexts, &limits, &mut poller, ready) == BusyLoopEnd::Ready
     }
 }
 
-/// Sleeps until something may have come.
-fn sleep(bed: &impl Bed, deadline: Option<Instant>) -> io::Result<Wake> {
+/// Sleeps until the channel may be ready.
+fn sleep(channel: &impl WaitChannel, deadline: Option<Instant>) -> io::Result<Wake> {
     let waiter = Waiter::of_this_thread()?;
     waiter.start();
     if signal::is_put_off() {
         return Ok(Wake::Interrupted);
     }
-    let Ok(context) = bed.join(&waiter) else { return Ok(Wake::Woken) };
+    let Ok(context) = channel.prepare_to_wait(&waiter) else { return Ok(Wake::Woken) };
     let timeout = deadline.map(|deadline| deadline - time::now());
     let wake = napi::sleep_for(context.as_slice(), &waiter, timeout, &mut Outside::nothing());
-    // Who wakes a sleeper takes it off the queue; but it may have been woken by the late echo of an
-    // earlier wait, and an entry left behind would swallow a later wake-up.
+    // A wake-up removes the sleeper from the queue. But a late wake-up of an earlier wait does not, and an entry
+    // left behind would swallow a later wake-up.
     if waiter.is_queued() || !waiter.is_woken() {
-        bed.leave(&waiter);
+        channel.finish_wait(&waiter);
     }
     Ok(wake)
 }
@@ -341,21 +346,21 @@ impl Timeout {
     }
 }
 
-/// The queue that a socket's packets last came over.
+/// The receive queue that a socket's last packet came from (Linux: `sk_napi_id`).
 #[derive(Debug, Default)]
-pub(super) struct Followed {
+pub(super) struct LastNapi {
     napi: Option<NapiId>,
-    /// The context named `napi`, once it was looked up.
+    /// The context with the id `napi`, once looked up.
     context: Option<Arc<Context>>,
 }
 
-impl Followed {
-    /// A packet has come: the socket follows its queue, connected or not.
+impl LastNapi {
+    /// Records the napi id of a packet (`sk_mark_napi_id`), whether or not the socket is connected.
     #[inline]
-    pub(super) fn follow(&mut self, napi: Option<NapiId>) {
+    pub(super) fn mark(&mut self, napi: Option<NapiId>) {
         if napi.is_some() && self.napi != napi {
             cold_path();
-            *self = Followed { napi, context: None };
+            *self = LastNapi { napi, context: None };
         }
     }
 
@@ -363,8 +368,8 @@ impl Followed {
         self.napi
     }
 
-    /// The context that packets last came from. One that has gone is forgotten, and learnt anew from the next
-    /// packet.
+    /// The context that the last packet came from. A context that is gone is forgotten; the next packet brings its
+    /// successor.
     #[inline]
     pub(super) fn context(&mut self) -> Option<Arc<Context>> {
         if self.context.as_ref().is_none_or(|context| context.is_gone()) {
@@ -377,8 +382,8 @@ impl Followed {
         self.context.clone()
     }
 
-    /// Holds no context any more.
+    /// Releases the context.
     pub(super) fn forget(&mut self) {
-        *self = Followed::default();
+        *self = LastNapi::default();
     }
 }

@@ -1,9 +1,9 @@
-//! `Epoll`: waiting for any of many sockets, again and again. A socket that becomes ready puts itself on
-//! the ready list (`set`); a wait looks at that list only, never at all members.
+//! `Epoll`: repeated waits for any of many sockets. A socket that becomes ready is put on the ready list
+//! (`event_poll`); a wait looks only at that list, never at all members.
 
 use super::{
-    beside::{Beside, Look},
-    busy::{Busy, Terms, busy_loop},
+    busy::{BusyLimits, BusyLoopEnd, busy_loop},
+    kernel_fds::KernelFdCheck,
     readiness::{Events, Watch},
     source::{Socket, Source},
 };
@@ -15,39 +15,38 @@ use crate::{
     sync::lock,
     time,
 };
-use set::{Item, Set, key};
+use event_poll::{EventPoll, Item, key};
 use std::{
     io,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-mod set;
+mod event_poll;
 
 /// An epoll's own busy-poll parameters (`EPIOCSPARAMS`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollParams {
     /// Microseconds that a wait may busy poll; 0: the host's `busy_poll` decides.
     pub busy_poll_usecs: u32,
-    /// Packets a pass; 0 means 8.
+    /// Packets per pass; 0 means 8.
     pub busy_poll_budget: u16,
-    /// Leave the queues to pollers for longer after a wait; busy polls one pass even with no time given.
+    /// Leave the queues to pollers for longer after a wait. Busy polls one pass even if no time is set.
     pub prefer_busy_poll: bool,
 }
 
-/// What a wait reports.
+/// An event that a wait reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollEvent {
-    /// What is there.
+    /// The events found.
     pub events: Events,
-    /// What the socket was added with.
+    /// The value that the socket was added with.
     pub data: u64,
 }
 
 /// A set of sockets to wait for. Any number of threads may use it at once; an event wakes one of them.
 ///
-/// Unlike Linux's, which follows one napi id, it busy polls every queue that its members' packets come
-/// over.
+/// It busy polls every queue that its members' packets come from. Linux busy polls one napi id.
 ///
 /// ```
 /// use busypoll_stack::{Epoll, EpollParams, Events, Host, UdpSocket, nic::cable};
@@ -67,7 +66,7 @@ pub struct EpollEvent {
 #[derive(Debug)]
 pub struct Epoll {
     host: Option<Host>,
-    set: Arc<Set>,
+    set: Arc<EventPoll>,
 }
 
 impl Epoll {
@@ -76,7 +75,7 @@ impl Epoll {
         Epoll { host: Some(host.clone()), set: Arc::default() }
     }
 
-    /// An empty set for sources of no host in particular: it busy polls by its own parameters alone.
+    /// An empty set without a host: it busy polls by its own parameters alone.
     pub fn detached() -> Epoll {
         Epoll { host: None, set: Arc::default() }
     }
@@ -90,8 +89,8 @@ impl Epoll {
         self.add_source(&socket.shared_source(), 0, events, data).map(drop)
     }
 
-    /// Adds `source`, once for each `tag`, as epoll(7) has a file once for each descriptor of it. What is
-    /// returned may be told of events that the source itself does not see.
+    /// Adds `source`, once for each `tag`, as epoll(7) has a file once for each of its descriptors. The returned
+    /// watcher may be notified of events that the source itself does not see.
     ///
     /// # Errors
     /// EEXIST if it is a member under that tag.
@@ -112,13 +111,13 @@ impl Epoll {
         drop(items);
         source.watch(item.clone());
         if let Some(napi) = source.napi() {
-            item.follow(&self.set, napi);
+            item.mark_napi(&self.set, napi);
         }
-        self.set.look_at(&item, &**source);
+        self.set.queue_if_ready(&item, &**source);
         Ok(item)
     }
 
-    /// Changes what `socket` is waited for; arms a one-shot member anew.
+    /// Changes the events of `socket`; arms a one-shot member again.
     ///
     /// # Errors
     /// ENOENT if it is not a member.
@@ -126,7 +125,7 @@ impl Epoll {
         self.modify_source(&socket.shared_source(), 0, events, None)
     }
 
-    /// The same for a source under a tag; `data` replaces what comes back with its events.
+    /// The same for a source under a tag; `data` replaces the value that comes back with its events.
     ///
     /// # Errors
     /// ENOENT if it is not a member under that tag; EINVAL if it was added with [`Events::EXCLUSIVE`].
@@ -145,11 +144,11 @@ impl Epoll {
             item.set_data(data);
         }
         item.set_interest(events);
-        self.set.look_at(&item, &**source);
+        self.set.queue_if_ready(&item, &**source);
         Ok(())
     }
 
-    /// Removes `socket`. A socket that is dropped leaves by itself.
+    /// Removes `socket`. A dropped socket is removed by itself.
     ///
     /// # Errors
     /// ENOENT if it is not a member.
@@ -163,7 +162,7 @@ impl Epoll {
     /// ENOENT if it is not a member under that tag.
     pub fn remove_source(&self, source: &Arc<dyn Source>, tag: u64) -> io::Result<()> {
         let item = self.member(source, tag)?;
-        item.retire();
+        item.clear_interest();
         lock(&self.set.items).remove(&key(&item.source, tag));
         let watch: Arc<dyn Watch> = item;
         source.unwatch(&watch);
@@ -176,7 +175,7 @@ impl Epoll {
         item.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
     }
 
-    /// The set as a source of events, for a set around it: readable while a wait would find something.
+    /// The set as a source of events, to be added to another set: readable while a wait would find an event.
     pub fn as_source(&self) -> Arc<dyn Source> {
         self.set.clone()
     }
@@ -205,12 +204,12 @@ impl Epoll {
     }
 
     /// Waits for events, at most `most` (at least 1), and writes them to `events`, which is emptied first.
-    /// Busy polls by the epoll's own parameters, else by the host's `busy_poll`; then sleeps. Returns how
-    /// many; 0 only when `timeout` is over (`None`: never).
+    /// Busy polls by the epoll's own parameters, else by the host's `busy_poll`; then sleeps. Returns the number
+    /// of events; 0 only when `timeout` is over (`None`: never).
     ///
     /// # Errors
     /// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv);
-    /// EINVAL for no room, or no descriptor left for the thread's eventfd.
+    /// EINVAL if `most` is 0; or no descriptor left for the thread's eventfd.
     pub fn wait(
         &self,
         events: &mut Vec<EpollEvent>,
@@ -235,14 +234,14 @@ impl Epoll {
         }
     }
 
-    /// Adds what is there to `events`, up to `most` in all, without waiting.
+    /// Moves the events found now to `events`, up to `most` in all, without waiting.
     pub fn take(&self, events: &mut Vec<EpollEvent>, most: usize) {
         self.set.collect(events, most);
     }
 
-    /// Waits, as [`wait`](Epoll::wait) does, until there is something to [`take`](Epoll::take), or `beside` has
-    /// something. False when `timeout` is over (`None`: never); true may be a false alarm. No time at all makes
-    /// one pass over each queue.
+    /// Waits, as [`wait`](Epoll::wait) does, until there is an event to [`take`](Epoll::take) or one of `kernel_fds` is
+    /// ready. False when `timeout` is over (`None`: never); true may be spurious. A zero timeout makes one pass over
+    /// each queue.
     ///
     /// # Errors
     /// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv),
@@ -250,20 +249,20 @@ impl Epoll {
     pub fn wait_beside(
         &self,
         timeout: Option<Duration>,
-        beside: &mut dyn Beside,
+        kernel_fds: &mut Outside,
     ) -> io::Result<bool> {
         let deadline = timeout.map(|timeout| time::now() + timeout);
-        let at_once = timeout == Some(Duration::ZERO);
-        let turn = Turn::begin(if at_once { Duration::ZERO } else { self.span() });
+        let nonblocking = timeout == Some(Duration::ZERO);
+        let turn = Turn::begin(if nonblocking { Duration::ZERO } else { self.span() });
         loop {
-            if turn.may_poll() && self.busy_poll(deadline, beside) || self.set.is_ready() {
+            if turn.may_poll() && self.busy_poll(deadline, kernel_fds) || self.set.is_ready() {
                 return Ok(true);
             }
-            if at_once {
+            if nonblocking {
                 return Ok(false);
             }
             let left = deadline.map(|deadline| deadline - time::now());
-            match self.sleep(left, beside.outside())? {
+            match self.sleep(left, kernel_fds)? {
                 _ if self.set.is_ready() => return Ok(true),
                 Wake::Outside => return Ok(true),
                 Wake::Timeout => return Ok(false),
@@ -286,22 +285,22 @@ impl Epoll {
         Duration::from_micros(micros.into())
     }
 
-    /// True if `beside` has something.
-    fn busy_poll(&self, deadline: Option<time::Instant>, beside: &mut dyn Beside) -> bool {
+    /// True if one of `kernel_fds` is ready.
+    fn busy_poll(&self, deadline: Option<time::Instant>, kernel_fds: &mut Outside) -> bool {
         let (params, span) = (self.params(), self.span());
         if span.is_zero() && !params.prefer_busy_poll {
             return false;
         }
         let begun = time::now();
         let end = begun + span;
-        let mut look = Look::new(begun, beside);
-        let _spinning = Spinning::enter(&self.set);
+        let mut kernel = KernelFdCheck::new(begun, kernel_fds);
+        let _polling = BusyPollerCount::enter(&self.set);
         loop {
             let contexts = self.set.contexts();
             if contexts.is_empty() {
                 return false;
             }
-            let terms = Terms {
+            let limits = BusyLimits {
                 span: end - time::now(),
                 budget: match params.busy_poll_budget {
                     0 => napi::BUSY_POLL_BUDGET,
@@ -313,52 +312,52 @@ impl Epoll {
                 prefer: params.prefer_busy_poll,
                 ..Poller::new(Arc::as_ptr(&self.set).addr())
             };
-            // Members that have come since may have queues of their own.
-            let mut others = false;
-            let busy = busy_loop(&contexts, &terms, &mut poller, |now, _| {
+            // Members added during the loop may bring new queues: then start over with those.
+            let mut changed = false;
+            let busy = busy_loop(&contexts, &limits, &mut poller, |now, _| {
                 self.set.is_ready()
-                    || look.is_due(now) && {
-                        others = !Arc::ptr_eq(&contexts, &self.set.contexts());
-                        others || look.found()
+                    || kernel.is_due(now) && {
+                        changed = !Arc::ptr_eq(&contexts, &self.set.contexts());
+                        changed || kernel.check()
                     }
             });
-            if busy == Busy::Gone {
-                self.set.forget_the_gone();
+            if busy == BusyLoopEnd::Gone {
+                self.set.forget_gone_contexts();
             }
-            if !others {
-                return look.has_found();
+            if !changed {
+                return kernel.has_found();
             }
         }
     }
 
-    fn sleep(&self, timeout: Option<Duration>, outside: &mut Outside) -> io::Result<Wake> {
+    fn sleep(&self, timeout: Option<Duration>, kernel_fds: &mut Outside) -> io::Result<Wake> {
         let waiter = Waiter::of_this_thread()?;
         waiter.start();
         if signal::is_put_off() {
             return Ok(Wake::Interrupted);
         }
-        if !self.set.join(&waiter) {
+        if !self.set.prepare_to_wait(&waiter) {
             return Ok(Wake::Woken);
         }
-        let wake = napi::sleep_for(&self.set.contexts(), &waiter, timeout, outside);
-        self.set.leave(&waiter);
+        let wake = napi::sleep_for(&self.set.contexts(), &waiter, timeout, kernel_fds);
+        self.set.finish_wait(&waiter);
         Ok(wake)
     }
 }
 
-/// A thread that busy polls for a set.
-struct Spinning<'a>(&'a Set);
+/// Counts a thread among the set's busy pollers while it lives.
+struct BusyPollerCount<'a>(&'a EventPoll);
 
-impl Spinning<'_> {
-    fn enter(set: &Set) -> Spinning<'_> {
-        set.spinning.fetch_add(1, Ordering::Relaxed);
-        Spinning(set)
+impl BusyPollerCount<'_> {
+    fn enter(set: &EventPoll) -> BusyPollerCount<'_> {
+        set.busy_pollers.fetch_add(1, Ordering::Relaxed);
+        BusyPollerCount(set)
     }
 }
 
-impl Drop for Spinning<'_> {
+impl Drop for BusyPollerCount<'_> {
     fn drop(&mut self) {
-        self.0.spinning.fetch_sub(1, Ordering::Relaxed);
+        self.0.busy_pollers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

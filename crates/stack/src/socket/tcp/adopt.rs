@@ -1,5 +1,5 @@
-//! TCP sockets of ours made of the kernel's: for those who bring existing programs' sockets here, after bind(2) and
-//! listen(2) have said all that is to be said about the port.
+//! Our TCP sockets made of kernel sockets, for a library that moves an existing program's sockets to the stack. bind(2)
+//! and listen(2) on the kernel socket have already checked everything about the port.
 
 use super::{
     endpoint::Endpoint,
@@ -26,85 +26,85 @@ use std::{
     time::Duration,
 };
 
-/// So long after a port was taken over from the kernel, what was on its way to the kernel's connections has been
-/// taken from our rings.
+/// The time after a port's take-over from the kernel until no packet of the kernel's old connections is left in our
+/// rings.
 const TAKE_OVER: Duration = Duration::from_millis(200);
 
-/// What a listener accepts that listens beside one of the kernel's.
+/// What a listener with a companion accepts.
 #[derive(Debug)]
 pub enum Accepted {
-    /// A connection over our queues, and who made it.
+    /// A connection over our queues, and its peer's address.
     Ours(TcpStream, SocketAddr),
     /// A connection that the kernel has made (loopback, other interfaces), as accept(2) returns it.
     Kernel(KernelStream),
 }
 
-/// The kernel's half of a listener.
+/// The kernel socket beside a listener.
 #[derive(Debug)]
-pub(super) struct KernelHalf {
-    /// Perhaps connections wait at the kernel's socket.
-    waiting: Arc<Waiting>,
+pub(super) struct Companion {
+    state: Arc<CompanionState>,
     kernel: Beside,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    some: AtomicBool,
+struct CompanionState {
+    /// Connections may wait at the kernel socket.
+    may_be_readable: AtomicBool,
     endpoint: Arc<Endpoint>,
-    /// The kernel's socket, to be looked at.
+    /// The kernel socket, to be polled.
     kernel: RawFd,
-    /// Held to look at it or to accept from it, so that nobody is told of a connection that was accepted already.
-    looking: Mutex<()>,
+    /// Held while it is polled or accepted from: so no waiter is notified of a connection that was accepted already.
+    checking: Mutex<()>,
 }
 
-impl BesideEndpoint for Waiting {
+impl BesideEndpoint for CompanionState {
     fn readable(&self, pass: &mut Pass<'_>) {
-        let _looking = lock(&self.looking);
+        let _checking = lock(&self.checking);
         if sys::poll(self.kernel, Some(Duration::ZERO)) > 0 {
-            self.some.store(true, Ordering::SeqCst);
+            self.may_be_readable.store(true, Ordering::SeqCst);
             self.endpoint.changed(Ready::READABLE, None, pass);
         }
     }
 }
 
-impl KernelHalf {
-    /// The next of the kernel's connections; who `looks` takes also one that was not heard of.
-    pub(super) fn accept(&self, looks: bool) -> Option<io::Result<KernelStream>> {
-        // Forgotten before we look: what comes after the look is remembered.
-        if !self.waiting.some.swap(false, Ordering::SeqCst) && !looks {
+impl Companion {
+    /// The next of the kernel's connections. `check`: tries even if no connection was notified.
+    pub(super) fn accept(&self, check: bool) -> Option<io::Result<KernelStream>> {
+        // Cleared before the check: a connection after the check sets it again.
+        if !self.state.may_be_readable.swap(false, Ordering::SeqCst) && !check {
             return None;
         }
-        let _looking = lock(&self.waiting.looking);
+        let _checking = lock(&self.state.checking);
         let accepted = self.kernel.accept();
         if accepted.is_some() {
-            self.waiting.some.store(true, Ordering::SeqCst);
+            self.state.may_be_readable.store(true, Ordering::SeqCst);
         }
         accepted
     }
 
-    /// Whether one was heard of and not taken; at first, nobody has looked yet.
-    pub(super) fn may_have_some(&self) -> bool {
-        self.waiting.some.load(Ordering::SeqCst)
+    /// Whether a connection was notified and not accepted yet; true at first, before any check.
+    pub(super) fn may_be_readable(&self) -> bool {
+        self.state.may_be_readable.load(Ordering::SeqCst)
     }
 
-    /// Whether there is one.
-    pub(super) fn has_some(&self) -> bool {
-        if !self.waiting.some.swap(false, Ordering::SeqCst) {
+    /// Whether there is a connection to accept.
+    pub(super) fn is_readable(&self) -> bool {
+        if !self.state.may_be_readable.swap(false, Ordering::SeqCst) {
             return false;
         }
-        let some = self.kernel.is_readable();
-        if some {
-            self.waiting.some.store(true, Ordering::SeqCst);
+        let readable = self.kernel.is_readable();
+        if readable {
+            self.state.may_be_readable.store(true, Ordering::SeqCst);
         }
-        some
+        readable
     }
 }
 
 impl TcpStream {
-    /// A socket at the address that `kernel` is bound to, for [`connect_to`](TcpStream::connect_to). It takes its
-    /// own hold of `kernel`, which keeps the port until the last connection from it is over.
+    /// A socket at the address that `kernel` is bound to, for [`connect_to`](TcpStream::connect_to). It duplicates the
+    /// descriptor of `kernel`, which keeps the port until the last connection from it has ended.
     ///
-    /// Options are not taken over but for those that bind(2) looks at.
+    /// Of the options only those that bind(2) uses are copied.
     ///
     /// # Errors
     /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what binding can fail
@@ -119,25 +119,28 @@ impl TcpStream {
 }
 
 impl TcpListener {
-    /// Listens where `kernel` does, beside it: whoever comes over our queues connects to us, whoever comes another
-    /// way to the kernel's socket, and [`accept_any`](TcpListener::accept_any) accepts from both. Others may hold
-    /// descriptors of `kernel`; if it blocks, it does not for the moments in which we accept from it.
+    /// Listens at the address of `kernel`, with `kernel` as the companion. Clients that come over our queues connect to
+    /// us, all others to the kernel socket; [`accept_any`](TcpListener::accept_any) accepts from both. Other processes may
+    /// have descriptors of `kernel`. A blocking `kernel` is set non-blocking for each moment in which we accept from it.
     ///
-    /// Options are not taken over but for those that bind(2) looks at. `backlog` as in
-    /// [`listen`](TcpStream::listen).
+    /// Of the options only those that bind(2) uses are copied. `backlog` as in [`listen`](TcpStream::listen).
     ///
     /// # Errors
     /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what listening can fail
     /// with; no descriptor left.
-    pub fn beside(host: &Host, kernel: &KernelListener, backlog: u32) -> io::Result<TcpListener> {
+    pub fn with_companion(
+        host: &Host,
+        kernel: &KernelListener,
+        backlog: u32,
+    ) -> io::Result<TcpListener> {
         TcpListener::beside_taken(host, kernel, backlog, None)
     }
 
-    /// As [`beside`](TcpListener::beside), of a `kernel` whose port was [taken](PortTaken::before_listen) before it
-    /// listened.
+    /// As [`with_companion`](TcpListener::with_companion), for a `kernel` whose port was steered
+    /// [before it listened](PortTaken::before_listen).
     ///
     /// # Errors
-    /// As [`beside`](TcpListener::beside).
+    /// As [`with_companion`](TcpListener::with_companion).
     pub fn beside_taken(
         host: &Host,
         kernel: &KernelListener,
@@ -145,63 +148,65 @@ impl TcpListener {
         taken: Option<PortTaken>,
     ) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
-        // What comes before we listen, or know which connections the kernel has, is not to be refused.
+        // A packet that comes before we listen, or for one of the kernel's connections, must not be answered with a reset.
         let taking_over = || host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
         taking_over();
         let local = own.local_addr()?;
         let stream = adopted(host, local, &own, |service, only_v6| match taken {
-            Some(PortTaken(hold)) if hold.local() == Some(local) => Ok(Some(hold)),
+            Some(PortTaken(reservation)) if reservation.local() == Some(local) => {
+                Ok(Some(reservation))
+            }
             _ => service.adopt_hold(local, only_v6, false),
         })?;
         taking_over();
-        stream.listen_beside(backlog, |endpoint| {
-            let waiting = Arc::new(Waiting {
-                some: AtomicBool::new(true),
+        stream.listen_with_companion(backlog, |endpoint| {
+            let state = Arc::new(CompanionState {
+                may_be_readable: AtomicBool::new(true),
                 endpoint: endpoint.clone(),
                 kernel: own.as_raw_fd(),
-                looking: Mutex::new(()),
+                checking: Mutex::new(()),
             });
             let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-            Ok(KernelHalf { kernel: service.beside(own, waiting.clone())?, waiting })
+            Ok(Companion { kernel: service.beside(own, state.clone())?, state })
         })
     }
 
-    /// As [`accept`](TcpListener::accept), also of those that have come to the kernel's socket, for a listener that
-    /// listens [`beside`](TcpListener::beside) one. Non-blocking if `dont_wait`, whatever the socket is.
+    /// As [`accept`](TcpListener::accept), also of the [companion's](TcpListener::with_companion) connections.
+    /// Non-blocking if `dont_wait`, whatever the socket's mode.
     ///
     /// # Errors
-    /// As [`accept`](TcpListener::accept), and what accept(2) says.
+    /// As [`accept`](TcpListener::accept), and those of accept(2).
     pub fn accept_any(&self, dont_wait: bool) -> io::Result<Accepted> {
         self.accept_from_both(dont_wait)
     }
 }
 
-/// A port whose packets come to our queues, before a kernel socket that is bound to it listens: so the kernel has no
-/// connection there.
+/// A port that is steered to our queues before the kernel socket bound to it listens: so the kernel has no connection
+/// there.
 #[derive(Debug)]
 pub struct PortTaken(Hold);
 
 impl PortTaken {
-    /// Takes the port of `kernel`, which nobody else is bound to. What comes before a
-    /// [listener](TcpListener::beside_taken) of ours is there is not answered.
+    /// Steers the port of `kernel`, to which no other socket is bound. Packets that come before our
+    /// [listener](TcpListener::beside_taken) exists are not answered.
     ///
     /// # Errors
-    /// As [`beside`](TcpListener::beside).
+    /// As [`with_companion`](TcpListener::with_companion).
     pub fn before_listen(host: &Host, kernel: &KernelListener) -> io::Result<PortTaken> {
         host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
         let only_v6 = get_option(kernel, IPPROTO_IPV6, IPV6_V6ONLY).is_ok_and(|on| on != 0);
         let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-        let hold = service.adopt_hold(kernel.local_addr()?, only_v6, true)?;
-        hold.map(PortTaken).ok_or_else(|| errno(libc::EADDRNOTAVAIL))
+        let reservation = service.adopt_hold(kernel.local_addr()?, only_v6, true)?;
+        reservation.map(PortTaken).ok_or_else(|| errno(libc::EADDRNOTAVAIL))
     }
 }
 
-/// A socket of ours that is bound where `kernel` is, with the hold that is made for it.
+/// Our socket bound to the address of `kernel`, with the port reservation that `reservation` makes.
 fn adopted(
     host: &Host,
     local: SocketAddr,
     kernel: &impl AsRawFd,
-    hold: impl FnOnce(&Service, bool) -> io::Result<Option<Hold>>,
+    reservation: impl FnOnce(&Service, bool) -> io::Result<Option<Hold>>,
 ) -> io::Result<TcpStream> {
     let stream = TcpStream::new(host);
     let on = |level, name| get_option(kernel, level, name).is_ok_and(|on| on != 0);
@@ -214,8 +219,9 @@ fn adopted(
     }
     let options = lock(&stream.0.values).clone();
     let Some(service) = host.kernel() else { return Err(errno(libc::EADDRNOTAVAIL)) };
-    let hold = hold(service, options.only_v6)?.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+    let reservation =
+        reservation(service, options.only_v6)?.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
     let inet = host.inet().tcp_bind_agreed(local, &options.listen(0))?;
-    stream.0.set_bound(Bound { inet, hold: Some(Arc::new(hold)) });
+    stream.0.set_bound(Bound { inet, reservation: Some(Arc::new(reservation)) });
     Ok(stream)
 }

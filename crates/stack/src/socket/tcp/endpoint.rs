@@ -1,14 +1,14 @@
-//! The upper end of a connection or a listener: what has happened below, in one word that is read without a
-//! lock, and who waits for it. Told under the lock of what it belongs to, it calls nothing of TCP.
+//! The socket's side of a connection or a listener: its readiness, in one atomic that is read without a lock, and its
+//! wait queues. The protocol layer notifies it under the lock of the flow or listener, so it calls nothing of TCP.
 
 use super::owner;
 use crate::{
     inet::tcp::{Ready, TcpEndpoint},
     napi::{Context, Driver, NapiId, Pass, Waiter},
     socket::{
-        readiness::{Events, WaitQueue, Watch, tell},
+        readiness::{Events, WaitQueue, Watch, notify_watchers},
         udp::SocketStats,
-        waiting::{Bed, Followed, Something, Waiting},
+        waiting::{AlreadyReady, LastNapi, WaitChannel, WaitOptions},
     },
     sync::lock,
 };
@@ -17,50 +17,50 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
-/// What a socket of TCP waits by.
+/// The readiness and the wait queues of a TCP socket.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) waiting: Waiting,
-    /// Whether one thing that happens is for one sleeper: connections to accept are, data is for all.
-    each: bool,
-    /// How things stood when last seen, as [`Ready`] in the lowest byte; above it, how often something has
-    /// happened.
-    word: AtomicU64,
-    /// Who is sent SIGURG.
+    pub(super) waiting: WaitOptions,
+    /// Whether an event wakes one reader only: a connection to accept does, data wakes all.
+    wakes_one: bool,
+    /// The readiness when last read, as [`Ready`] in the lowest byte; above it the number of events.
+    state: AtomicU64,
+    /// The process, group or thread that gets SIGURG.
     pub(super) owner: owner::Word,
-    /// An acknowledgment is left to whom it was told.
-    ack_left: AtomicBool,
-    /// Bytes sent since a sender last looked at the queue.
-    poured: AtomicU32,
-    /// The napi id last followed.
+    /// An acknowledgment waits to go with the receiver's answer.
+    ack_deferred: AtomicBool,
+    /// Bytes sent since a sender last polled the queue.
+    sent_since_poll: AtomicU32,
+    /// The napi id in `last_napi`, read without its lock.
     napi: AtomicU32,
-    /// How many wait, so that what happens need not lock for nobody.
+    /// The number of sleepers and watchers: an event takes no lock if there are none.
     waiters: AtomicUsize,
-    waits: Mutex<Waits>,
-    found: [AtomicU64; 3],
+    waits: Mutex<WaitQueues>,
+    /// Events by the driver of the pass: own polls, other polls, interrupts.
+    by_driver: [AtomicU64; 3],
 }
 
 #[derive(Debug, Default)]
-struct Waits {
-    /// Those asleep until they can receive or accept, and all who watch.
+struct WaitQueues {
+    /// Sleepers that receive or accept, and all watchers.
     reading: WaitQueue,
-    /// Those asleep until they can send, or are connected.
+    /// Sleepers that send or connect.
     writing: WaitQueue,
-    followed: Followed,
+    last_napi: LastNapi,
 }
 
-/// A moment in the life of an endpoint.
+/// The state of an endpoint as it was read once.
 #[derive(Clone, Copy)]
-pub(super) struct Moment(u64);
+pub(super) struct Snapshot(u64);
 
-/// How much a sender that finds room sends before he looks at the queue.
-const POURED: u32 = 64 * 1024;
+/// A sender that always finds room polls the queue after this many bytes.
+const POLL_AFTER_BYTES: u32 = 64 * 1024;
 
 const READY: u64 = 0xff;
-const ONCE: u64 = 0x100;
+const EVENT: u64 = 0x100;
 
-impl Moment {
-    /// How things were.
+impl Snapshot {
+    /// The readiness at that time.
     #[inline]
     pub(super) fn ready(self) -> Ready {
         Ready((self.0 & READY) as u8)
@@ -68,99 +68,101 @@ impl Moment {
 }
 
 impl Endpoint {
-    /// Of a stream.
-    pub(super) fn new(waiting: Waiting) -> Endpoint {
+    /// The endpoint of a stream.
+    pub(super) fn new(waiting: WaitOptions) -> Endpoint {
         Endpoint {
             waiting,
-            each: false,
-            word: AtomicU64::new(0),
+            wakes_one: false,
+            state: AtomicU64::new(0),
             owner: owner::Word::default(),
-            ack_left: AtomicBool::new(false),
-            poured: AtomicU32::new(0),
+            ack_deferred: AtomicBool::new(false),
+            sent_since_poll: AtomicU32::new(0),
             napi: AtomicU32::new(0),
             waiters: AtomicUsize::new(0),
             waits: Mutex::default(),
-            found: Default::default(),
+            by_driver: Default::default(),
         }
     }
 
-    /// Of a listener.
-    pub(super) fn of_listener(waiting: Waiting) -> Endpoint {
-        Endpoint { each: true, ..Endpoint::new(waiting) }
+    /// The endpoint of a listener.
+    pub(super) fn of_listener(waiting: WaitOptions) -> Endpoint {
+        Endpoint { wakes_one: true, ..Endpoint::new(waiting) }
     }
 
-    /// How things were when something last happened, less what was found to have passed since.
+    /// The readiness at the last event, less what was cleared since.
     #[inline]
     pub(super) fn ready(&self) -> Ready {
-        self.moment().ready()
+        self.snapshot().ready()
     }
 
-    /// Now. To be taken before looking below at how things stand.
+    /// The state now. Taken before the flow's readiness is read, so that an event in between is not lost.
     #[inline]
-    pub(super) fn moment(&self) -> Moment {
-        Moment(self.word.load(Ordering::Acquire))
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot(self.state.load(Ordering::Acquire))
     }
 
-    /// As seen below since `moment`, things stand like this: noted, unless something has happened meanwhile.
-    pub(super) fn stands(&self, moment: Moment, ready: Ready) {
-        let seen = moment.0 & !READY | u64::from(ready.0);
-        if seen != moment.0 {
+    /// Stores the readiness that was read from the flow after `snapshot`, unless an event has come since.
+    pub(super) fn set_ready(&self, snapshot: Snapshot, ready: Ready) {
+        let seen = snapshot.0 & !READY | u64::from(ready.0);
+        if seen != snapshot.0 {
             let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-            let _ = self.word.compare_exchange(moment.0, seen, done, failed);
+            let _ = self.state.compare_exchange(snapshot.0, seen, done, failed);
         }
     }
 
-    /// Below was none of `ready` any more since `moment`.
+    /// Clears `ready`, none of which held on the flow after `snapshot`, unless an event has come since.
     #[inline]
-    pub(super) fn passed(&self, moment: Moment, ready: Ready) {
-        self.stands(moment, Ready((moment.0 & READY) as u8 & !ready.0));
+    pub(super) fn clear_ready(&self, snapshot: Snapshot, ready: Ready) {
+        self.set_ready(snapshot, Ready((snapshot.0 & READY) as u8 & !ready.0));
     }
 
-    /// Whether an acknowledgment was left to the receiver's answer: told once.
+    /// Whether an acknowledgment waits for the receiver's answer. Clears the flag.
     #[inline]
-    pub(super) fn take_ack_left(&self) -> bool {
-        self.ack_left.load(Ordering::Relaxed) && self.ack_left.swap(false, Ordering::Relaxed)
+    pub(super) fn take_deferred_ack(&self) -> bool {
+        self.ack_deferred.load(Ordering::Relaxed)
+            && self.ack_deferred.swap(false, Ordering::Relaxed)
     }
 
-    /// `len` bytes have been sent. Whether so many that acknowledgments of some may have come.
+    /// Counts `len` bytes sent. True if the sender is to poll the queue for acknowledgments.
     #[inline]
-    pub(super) fn pours(&self, len: usize) -> bool {
-        let poured = self.poured.load(Ordering::Relaxed).saturating_add(len as u32);
-        let enough = poured >= POURED;
-        self.poured.store(if enough { 0 } else { poured }, Ordering::Relaxed);
+    pub(super) fn count_sent(&self, len: usize) -> bool {
+        let sent_since_poll =
+            self.sent_since_poll.load(Ordering::Relaxed).saturating_add(len as u32);
+        let enough = sent_since_poll >= POLL_AFTER_BYTES;
+        self.sent_since_poll.store(if enough { 0 } else { sent_since_poll }, Ordering::Relaxed);
         enough
     }
 
-    /// Whether somebody sleeps here or watches.
+    /// Whether there are sleepers or watchers.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) != 0
     }
 
     pub(super) fn napi(&self) -> Option<NapiId> {
-        lock(&self.waits).followed.napi()
+        lock(&self.waits).last_napi.napi()
     }
 
     pub(super) fn context(&self) -> Option<Arc<Context>> {
-        lock(&self.waits).followed.context()
+        lock(&self.waits).last_napi.context()
     }
 
     pub(super) fn watch(&self, watch: Arc<dyn Watch>) {
         let mut waits = lock(&self.waits);
-        waits.reading.watch(watch);
+        waits.reading.add_watcher(watch);
         self.count(&waits);
     }
 
     pub(super) fn unwatch(&self, watch: &Arc<dyn Watch>) {
         let mut waits = lock(&self.waits);
-        waits.reading.unwatch(watch);
+        waits.reading.remove_watcher(watch);
         self.count(&waits);
     }
 
-    /// The socket is closed: who watches forgets it.
+    /// Tells the watchers that the socket is closed, and removes them.
     pub(super) fn close(&self) {
         let mut waits = lock(&self.waits);
-        let watchers = waits.reading.forget_watchers();
+        let watchers = waits.reading.take_watchers();
         self.count(&waits);
         drop(waits);
         for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
@@ -168,13 +170,13 @@ impl Endpoint {
         }
     }
 
-    /// Wakes one more sleeper: there is more than one thing to take.
-    pub(super) fn pass_on(&self) {
+    /// Wakes one more reader, for the next connection to accept.
+    pub(super) fn wake_next_reader(&self) {
         if self.waiters.load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut waits = lock(&self.waits);
-        let next = waits.reading.next_sleeper();
+        let next = waits.reading.pop_sleeper();
         self.count(&waits);
         drop(waits);
         if let Some(next) = next {
@@ -184,56 +186,56 @@ impl Endpoint {
 
     pub(super) fn stats(&self) -> SocketStats {
         let [own_polls, other_polls, interrupts] =
-            self.found.each_ref().map(|count| count.load(Ordering::Relaxed));
+            self.by_driver.each_ref().map(|count| count.load(Ordering::Relaxed));
         SocketStats { own_polls, other_polls, interrupts, ..SocketStats::default() }
     }
 
-    /// The name under which it busy polls.
+    /// The socket's id as a poller.
     #[inline]
-    fn name(&self) -> usize {
+    fn poller_id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    fn count(&self, waits: &Waits) {
+    fn count(&self, waits: &WaitQueues) {
         let count = waits.reading.len() + waits.writing.len();
         self.waiters.store(count, Ordering::SeqCst);
     }
 
     #[inline]
-    fn note_driver(&self, pass: &Pass<'_>) {
+    fn count_driver(&self, pass: &Pass<'_>) {
         let by = match pass.driver {
-            Driver::BusyPoll(poller) if poller == self.name() => 0,
+            Driver::BusyPoll(poller) if poller == self.poller_id() => 0,
             Driver::BusyPoll(_) => 1,
             Driver::Interrupt => 2,
             Driver::Kernel => return,
         };
-        // One writer at a time, under the lock below.
-        let count = self.found[by].load(Ordering::Relaxed);
-        self.found[by].store(count + 1, Ordering::Relaxed);
+        // One writer at a time, under the flow's lock.
+        let count = self.by_driver[by].load(Ordering::Relaxed);
+        self.by_driver[by].store(count + 1, Ordering::Relaxed);
     }
 
-    /// From now on polls this context's queue.
+    /// The socket busy polls this context's queue from now on.
     #[cold]
-    pub(super) fn follow(&self, napi: NapiId) {
+    pub(super) fn mark_napi(&self, napi: NapiId) {
         let mut waits = lock(&self.waits);
-        waits.followed.follow(Some(napi));
+        waits.last_napi.mark(Some(napi));
         self.napi.store(napi.get(), Ordering::Relaxed);
     }
 
-    /// Tells whoever waits how things stand, though nothing has happened.
-    pub(super) fn remind(&self, pass: &mut Pass<'_>) {
+    /// Notifies sleepers and watchers of the readiness without a new event.
+    pub(super) fn notify_again(&self, pass: &mut Pass<'_>) {
         if self.waiters.load(Ordering::SeqCst) != 0 {
-            self.tell(Ready(0), self.ready(), None, pass);
+            self.notify(Ready(0), self.ready(), None, pass);
         }
     }
 
-    /// Wakes and tells those for whom this is.
+    /// Wakes the sleepers and notifies the watchers that `ready` concerns.
     #[cold]
-    fn tell(&self, before: Ready, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>) {
+    fn notify(&self, before: Ready, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>) {
         let mut waits = lock(&self.waits);
         if ready.any(Ready::READABLE) {
-            if self.each {
-                waits.reading.next_sleeper().into_iter().for_each(|one| pass.wake.push(one));
+            if self.wakes_one {
+                waits.reading.pop_sleeper().into_iter().for_each(|one| pass.wake.push(one));
             } else {
                 waits.reading.drain_sleepers().for_each(|one| pass.wake.push(one));
             }
@@ -244,54 +246,54 @@ impl Endpoint {
         let watchers = waits.reading.watchers();
         self.count(&waits);
         drop(waits);
-        // More data is news also where there was some; that there still is room is not, unless somebody saw that there
-        // was none, of which the word may know nothing.
+        // More data is a new event even if there was some already. Room is one only if there was none before: `before`
+        // may not know that a sender saw none, so `ROOM` says it.
         let always = if ready.any(Ready::ROOM) { Ready::WRITABLE } else { Ready::default() };
         let more = Ready::READABLE | Ready::URGENT;
-        let news = Ready(ready.0 & (!before.0 | more.0 | always.0));
-        tell(watchers.as_ref(), events(news), napi, &mut pass.wake);
+        let new = Ready(ready.0 & (!before.0 | more.0 | always.0));
+        notify_watchers(watchers.as_ref(), events(new), napi, &mut pass.wake);
     }
 }
 
 impl TcpEndpoint for Endpoint {
     #[inline]
     fn changed(&self, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>) {
-        let mut before = self.word.load(Ordering::Relaxed);
-        // A full barrier: who sleeps counts himself and then reads the word, we do the reverse. Of a listener the
-        // kernel's connections tell, too, and not under its lock: each must count.
+        let mut before = self.state.load(Ordering::Relaxed);
+        // A full barrier: a sleeper counts itself and then reads the state, this thread does the reverse. A listener's
+        // companion notifies, too, without the listener's lock: hence the loop, so that each event counts.
         loop {
-            let stands = ready.0 & !Ready::ROOM.0;
-            let after = (before & !READY).wrapping_add(ONCE) | u64::from(stands);
+            let level = ready.0 & !Ready::ROOM.0;
+            let after = (before & !READY).wrapping_add(EVENT) | u64::from(level);
             let (done, failed) = (Ordering::SeqCst, Ordering::Relaxed);
-            match self.word.compare_exchange_weak(before, after, done, failed) {
+            match self.state.compare_exchange_weak(before, after, done, failed) {
                 Ok(_) => break,
                 Err(now) => before = now,
             }
         }
-        self.note_driver(pass);
+        self.count_driver(pass);
         if let Some(napi) = napi
             && self.napi.load(Ordering::Relaxed) != napi.get()
         {
-            self.follow(napi);
+            self.mark_napi(napi);
         }
         if self.waiters.load(Ordering::SeqCst) != 0 {
-            self.tell(Ready((before & READY) as u8), ready, napi, pass);
+            self.notify(Ready((before & READY) as u8), ready, napi, pass);
         }
     }
 
     #[inline]
     fn take(&self, napi: Option<NapiId>, data: &[u8], pass: &mut Pass<'_>) -> bool {
-        // Of a queue not followed yet it is told in the ordinary way.
+        // The first packet from a new queue takes the ordinary path, which records the napi id.
         let known = napi.is_some_and(|napi| self.napi.load(Ordering::Relaxed) == napi.get());
-        let taken = known && pass.put(self.name(), data, &());
+        let taken = known && pass.put(self.poller_id(), data, &());
         if taken {
-            self.note_driver(pass);
+            self.count_driver(pass);
         }
         taken
     }
 
     fn receives(&self, pass: &Pass<'_>) -> bool {
-        pass.driver == Driver::BusyPoll(self.name()) && pass.direct.is_some()
+        pass.driver == Driver::BusyPoll(self.poller_id()) && pass.direct.is_some()
     }
 
     fn urgent(&self) {
@@ -299,11 +301,11 @@ impl TcpEndpoint for Endpoint {
     }
 
     fn ack_is_left(&self) {
-        self.ack_left.store(true, Ordering::Relaxed);
+        self.ack_deferred.store(true, Ordering::Relaxed);
     }
 }
 
-/// Readiness by the names of poll(2).
+/// The readiness as events of poll(2).
 pub(super) fn events(ready: Ready) -> Events {
     let names = [
         (Ready::READABLE, Events::READABLE),
@@ -317,23 +319,23 @@ pub(super) fn events(ready: Ready) -> Events {
     there.fold(Events::default(), |events, (_, event)| events | *event)
 }
 
-/// Where those wait who receive or accept.
-pub(super) struct Reading<'a>(pub(super) &'a Endpoint);
+/// The wait channel of receive and accept.
+pub(super) struct ReadChannel<'a>(pub(super) &'a Endpoint);
 
-/// Where those wait who send or connect.
-pub(super) struct Writing<'a>(pub(super) &'a Endpoint);
+/// The wait channel of send and connect.
+pub(super) struct WriteChannel<'a>(pub(super) &'a Endpoint);
 
-macro_rules! bed {
-    ($bed:ident, $queue:ident, $ready:expr) => {
-        impl Bed for $bed<'_> {
+macro_rules! wait_channel {
+    ($channel:ident, $queue:ident, $ready:expr) => {
+        impl WaitChannel for $channel<'_> {
             #[inline]
             fn is_ready(&self) -> bool {
                 self.0.ready().any($ready)
             }
 
             #[inline]
-            fn poller(&self) -> usize {
-                self.0.name()
+            fn poller_id(&self) -> usize {
+                self.0.poller_id()
             }
 
             #[inline]
@@ -341,34 +343,37 @@ macro_rules! bed {
                 self.0.context()
             }
 
-            fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something> {
+            fn prepare_to_wait(
+                &self,
+                waiter: &Arc<Waiter>,
+            ) -> Result<Option<Arc<Context>>, AlreadyReady> {
                 let mut waits = lock(&self.0.waits);
-                waits.$queue.sleep(waiter.clone());
+                waits.$queue.add_sleeper(waiter.clone());
                 self.0.count(&waits);
-                if self.0.word.load(Ordering::SeqCst) & u64::from($ready.0) != 0 {
-                    waits.$queue.leave(waiter);
+                if self.0.state.load(Ordering::SeqCst) & u64::from($ready.0) != 0 {
+                    waits.$queue.remove_sleeper(waiter);
                     self.0.count(&waits);
-                    return Err(Something);
+                    return Err(AlreadyReady);
                 }
-                Ok(waits.followed.context())
+                Ok(waits.last_napi.context())
             }
 
-            fn leave(&self, waiter: &Arc<Waiter>) {
+            fn finish_wait(&self, waiter: &Arc<Waiter>) {
                 let mut waits = lock(&self.0.waits);
-                let waited = waits.$queue.leave(waiter);
+                let waited = waits.$queue.remove_sleeper(waiter);
                 self.0.count(&waits);
                 drop(waits);
-                // It had been taken off to be woken, and leaves without looking.
-                if !waited && self.0.each {
-                    self.0.pass_on();
+                // A wake-up had removed this waiter, which leaves without an accept: the wake-up goes to the next.
+                if !waited && self.0.wakes_one {
+                    self.0.wake_next_reader();
                 }
             }
         }
     };
 }
 
-bed!(Reading, reading, Ready::READABLE);
-bed!(Writing, writing, Ready::WRITABLE);
+wait_channel!(ReadChannel, reading, Ready::READABLE);
+wait_channel!(WriteChannel, writing, Ready::WRITABLE);
 
 #[cfg(test)]
 mod tests {
@@ -376,10 +381,10 @@ mod tests {
     use crate::napi::{Outside, Wake};
     use std::{thread, time::Duration};
 
-    /// One thread tells as soon as the other has seen what it told before, give or take some steps; the other looks
-    /// and goes to sleep. So what is told comes on its way to bed, before and after, in nearly every round.
+    /// One thread signals an event as soon as the other has seen the last one, give or take some steps; the other checks
+    /// and goes to sleep. So in nearly every round the event comes just before, during or after the way to sleep.
     fn rounds(count: u64, ready: Ready, sleeps: impl Fn(&Endpoint, &Arc<Waiter>)) {
-        let endpoint = Endpoint::new(Waiting::new(0));
+        let endpoint = Endpoint::new(WaitOptions::new(0));
         let (seen, over) = (AtomicU64::new(0), AtomicU64::new(0));
         let waiter = Arc::new(Waiter::new().unwrap());
         thread::scope(|scope| {
@@ -401,9 +406,9 @@ mod tests {
             let _over = Over(&over);
             for round in 1..=count {
                 loop {
-                    let moment = endpoint.moment();
-                    if moment.ready().any(ready) {
-                        endpoint.passed(moment, ready);
+                    let snapshot = endpoint.snapshot();
+                    if snapshot.ready().any(ready) {
+                        endpoint.clear_ready(snapshot, ready);
                         break;
                     }
                     sleeps(&endpoint, &waiter);
@@ -421,32 +426,32 @@ mod tests {
         }
     }
 
-    /// As `waiting::sleep` does, but not for ever.
-    fn sleep(bed: &impl Bed, waiter: &Arc<Waiter>) {
+    /// As `waiting::sleep`, but with a time limit.
+    fn sleep(channel: &impl WaitChannel, waiter: &Arc<Waiter>) {
         waiter.start();
-        if bed.join(waiter).is_err() {
+        if channel.prepare_to_wait(waiter).is_err() {
             return;
         }
         let wake = waiter.sleep(Some(Duration::from_secs(10)), &mut Outside::nothing());
         assert_ne!(wake, Wake::Timeout, "a wake-up was lost");
         if waiter.is_queued() || !waiter.is_woken() {
-            bed.leave(waiter);
+            channel.finish_wait(waiter);
         }
     }
 
     fn both(count: u64) {
-        rounds(count, Ready::READABLE, |endpoint, waiter| sleep(&Reading(endpoint), waiter));
-        rounds(count, Ready::WRITABLE, |endpoint, waiter| sleep(&Writing(endpoint), waiter));
+        rounds(count, Ready::READABLE, |endpoint, waiter| sleep(&ReadChannel(endpoint), waiter));
+        rounds(count, Ready::WRITABLE, |endpoint, waiter| sleep(&WriteChannel(endpoint), waiter));
     }
 
     #[test]
-    fn nothing_told_on_the_way_to_bed_is_missed() {
+    fn no_event_on_the_way_to_sleep_is_missed() {
         both(50_000);
     }
 
     #[test]
     #[ignore = "twenty million rounds; to be run in release after any change to waiting"]
-    fn nothing_in_millions_of_rounds() {
+    fn no_event_on_the_way_to_sleep_is_missed_in_millions_of_rounds() {
         both(10_000_000);
     }
 }

@@ -1,6 +1,6 @@
-//! A connection handed to the kernel, which goes on with it where we stopped: for processes that have the same socket
-//! by a kernel's descriptor, as children have after fork(2). Done by what the kernel has for checkpoints: a socket in
-//! repair mode is told where a connection stands (tcp(7) has nothing of it; Linux's net/ipv4/tcp.c, `TCP_REPAIR`).
+//! Hands a connection to a kernel socket, which continues it: for processes that have the same socket as a kernel
+//! descriptor, as children have after fork(2). Uses the kernel's checkpoint interface: a socket in repair mode is set to
+//! the connection's state (not in tcp(7); see `TCP_REPAIR` in Linux's net/ipv4/tcp.c).
 
 use super::stream::{TcpStream, pass};
 use crate::{
@@ -16,8 +16,8 @@ use std::{
     time::Duration,
 };
 
-/// So long after a connection has gone, what was on its way to us has been taken from our rings.
-const LEAVES: Duration = Duration::from_millis(200);
+/// The time after a hand-over until no packet of the connection is left in our rings.
+const DRAIN_TIME: Duration = Duration::from_millis(200);
 
 /// Values of `TCP_REPAIR` and `TCP_REPAIR_QUEUE` (include/uapi/linux/tcp.h).
 const OFF: i32 = 0;
@@ -26,7 +26,7 @@ const OFF_SILENTLY: i32 = -1;
 const RECEIVE_QUEUE: i32 = 1;
 const SEND_QUEUE: i32 = 2;
 
-/// Options of a SYN.
+/// TCP option kinds.
 const MAXIMUM_SEGMENT: u32 = 2;
 const WINDOW_SCALE: u32 = 3;
 const SACK_PERMITTED: u32 = 4;
@@ -35,68 +35,70 @@ const TIMESTAMPS: u32 = 8;
 /// include/uapi/asm-generic/socket.h.
 const SO_BUF_LOCK: i32 = 72;
 
-/// What a buffer of a kernel's socket is to have beside the data: it counts what it keeps them in.
+/// The room that a kernel socket's buffer needs in addition to the data, for its bookkeeping.
 const OVERHEAD: usize = 64 * 1024;
 
 impl TcpStream {
-    /// Hands the connection to the kernel's socket `kernel`, which is not connected, and has the connection from then
-    /// on: `taken` is called before anybody hears of it here. Calls on this one that wait, and later ones, fail with
-    /// `gone`. `repair` switches repair mode, for those who may: it takes `CAP_NET_ADMIN`.
+    /// Hands the connection to the kernel socket `kernel`, which is not connected yet. `on_handed_over` is called when
+    /// the kernel has the connection, before any waiter of this socket is notified. Waiting and later calls on this
+    /// socket fail with `error`. `repair` switches repair mode, which needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// EINVAL unless it is connected; the kernel's. Then it goes on here.
+    /// EINVAL unless it is connected; the kernel's errors. After an error the connection continues here.
     pub fn hand_over(
         &self,
         kernel: BorrowedFd<'_>,
-        gone: i32,
+        error: i32,
         repair: impl Fn(RawFd, i32) -> io::Result<()>,
-        taken: impl FnOnce(),
+        on_handed_over: impl FnOnce(),
     ) -> io::Result<()> {
         let (flow, host) = (self.0.connection().ok_or_else(|| errno(libc::EINVAL))?, &self.0.host);
         let service = host.kernel().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
         let mut pass = pass();
-        let handed = flow.hand_over(gone, &mut pass, |standing| {
+        let handed = flow.hand_over(error, &mut pass, |standing| {
             repair(kernel.as_raw_fd(), ON)?;
-            let given = give(kernel, standing).and_then(|()| {
-                host.inet().tcp_take_over_until(time::now() + LEAVES);
+            let restored = restore(kernel, standing).and_then(|()| {
+                host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
                 service.leave(standing.local, standing.remote)
             });
-            if let Err(error) = given {
+            if let Err(error) = restored {
                 disconnect(kernel);
                 let _ = repair(kernel.as_raw_fd(), OFF_SILENTLY);
                 return Err(error);
             }
-            // It asks the peer for an acknowledgment, from which the kernel learns the rest.
+            // The kernel now sends a window probe; it learns the rest from the peer's acknowledgment.
             repair(kernel.as_raw_fd(), OFF)?;
             finish(kernel, standing);
-            taken();
+            on_handed_over();
             Ok(())
         });
         pass.wake.wake_all();
-        let hold = handed?;
-        if let Some(hold) = hold.as_ref().and_then(|hold| hold.downcast_ref::<Hold>()) {
-            hold.leave_to_kernel();
+        let reservation = handed?;
+        if let Some(reservation) =
+            reservation.as_ref().and_then(|reservation| reservation.downcast_ref::<Hold>())
+        {
+            reservation.leave_to_kernel();
         }
         Ok(())
     }
 }
 
-/// `TCP_REPAIR` by this process's own rights.
+/// Sets `TCP_REPAIR` with this process's own privileges.
 ///
 /// # Errors
 /// EPERM.
 pub fn repair(socket: RawFd, how: i32) -> io::Result<()> {
-    // SAFETY: open for the call, by the caller's word.
+    // SAFETY: the caller keeps the descriptor open during the call.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     set_option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, how)
 }
 
-/// Brings a socket in repair mode to where the connection stands.
-fn give(kernel: BorrowedFd<'_>, standing: &Standing) -> io::Result<()> {
+/// Restores the connection's state in a socket in repair mode.
+fn restore(kernel: BorrowedFd<'_>, standing: &Standing) -> io::Result<()> {
     let set = |name, value: u32| set_option(&kernel, libc::IPPROTO_TCP, name, value.cast_signed());
     let sends = standing.sent.len() + standing.unsent.len();
-    make_room(kernel, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, sends)?;
-    make_room(kernel, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, standing.unread.len())?;
+    grow_buffer(kernel, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, sends)?;
+    grow_buffer(kernel, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, standing.unread.len())?;
     set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE as u32)?;
     set(libc::TCP_QUEUE_SEQ, standing.snd_una)?;
     set(libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE as u32)?;
@@ -106,28 +108,28 @@ fn give(kernel: BorrowedFd<'_>, standing: &Standing) -> io::Result<()> {
         sys::bind(kernel.as_raw_fd(), as_family(standing.local, six))?;
     }
     sys::connect(kernel.as_raw_fd(), as_family(standing.remote, six))?;
-    let mut agreed = vec![(MAXIMUM_SEGMENT, u32::from(standing.mss))];
+    let mut negotiated = vec![(MAXIMUM_SEGMENT, u32::from(standing.mss))];
     if let Some((theirs, ours)) = standing.scale {
-        agreed.push((WINDOW_SCALE, u32::from(theirs) | u32::from(ours) << 16));
+        negotiated.push((WINDOW_SCALE, u32::from(theirs) | u32::from(ours) << 16));
     }
     if standing.sack {
-        agreed.push((SACK_PERMITTED, 0));
+        negotiated.push((SACK_PERMITTED, 0));
     }
     if standing.timestamp.is_some() {
-        agreed.push((TIMESTAMPS, 0));
+        negotiated.push((TIMESTAMPS, 0));
     }
-    let agreed: Vec<u8> = agreed
+    let negotiated: Vec<u8> = negotiated
         .iter()
         .flat_map(|(option, value)| [option.to_ne_bytes(), value.to_ne_bytes()].concat())
         .collect();
-    sys::set_bytes(&kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &agreed)?;
+    sys::set_bytes(&kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &negotiated)?;
     if let Some(now) = standing.timestamp {
-        // Its lowest bit says that the clock is one of microseconds: it may be a millisecond fast instead.
+        // The lowest bit would select the microsecond clock: clear it. The clock may then be a millisecond ahead.
         set(libc::TCP_TIMESTAMP, now.wrapping_add(1) & !1)?;
     }
-    put(kernel, &standing.unread)?;
+    write_queue(kernel, &standing.unread)?;
     set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE as u32)?;
-    put(kernel, &standing.sent)?;
+    write_queue(kernel, &standing.sent)?;
     // `struct tcp_repair_window`.
     let window: Vec<u8> = [
         standing.snd_wl1,
@@ -142,11 +144,11 @@ fn give(kernel: BorrowedFd<'_>, standing: &Standing) -> io::Result<()> {
     sys::set_bytes(&kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &window)
 }
 
-/// What comes when the connection is the kernel's, and cannot fail any more.
+/// The steps after the kernel has the connection. They cannot fail.
 fn finish(kernel: BorrowedFd<'_>, standing: &Standing) {
-    // There is room.
-    let _ = put(kernel, &standing.unsent);
-    // From now on the buffers grow as ever.
+    // The buffer has room for it.
+    let _ = write_queue(kernel, &standing.unsent);
+    // The buffers grow by themselves again.
     let _ = set_option(&kernel, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
     for (shut, how) in [(standing.read_shut, libc::SHUT_RD), (standing.write_shut, libc::SHUT_WR)] {
         if shut {
@@ -156,8 +158,8 @@ fn finish(kernel: BorrowedFd<'_>, standing: &Standing) {
     }
 }
 
-/// Makes a buffer large enough for `len` bytes more.
-fn make_room(kernel: BorrowedFd<'_>, name: i32, force: i32, len: usize) -> io::Result<()> {
+/// Makes a socket buffer large enough for `len` bytes.
+fn grow_buffer(kernel: BorrowedFd<'_>, name: i32, force: i32, len: usize) -> io::Result<()> {
     let wanted = i32::try_from(2 * len + OVERHEAD).map_err(|_| errno(libc::ENOBUFS))?;
     let is_large = || get_option(&kernel, libc::SOL_SOCKET, name).is_ok_and(|has| has >= wanted);
     if len == 0 || is_large() {
@@ -169,9 +171,9 @@ fn make_room(kernel: BorrowedFd<'_>, name: i32, force: i32, len: usize) -> io::R
     if is_large() { Ok(()) } else { Err(errno(libc::ENOBUFS)) }
 }
 
-/// Puts bytes into the queue that is chosen, or sends them.
-fn put(kernel: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
-    // As large as one buffer of the kernel's may well be.
+/// Writes `bytes` to the queue selected by `TCP_REPAIR_QUEUE`, or sends them.
+fn write_queue(kernel: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+    // Small enough for one buffer of the kernel.
     const MOST: usize = 16 * 1024;
     while !bytes.is_empty() {
         let part = bytes.get(..MOST).unwrap_or(bytes);
@@ -199,7 +201,7 @@ fn as_family(address: SocketAddr, six: bool) -> SocketAddr {
     }
 }
 
-/// As if it had never been connected; in repair mode the peer does not hear of it.
+/// Disconnects the socket. In repair mode nothing is sent to the peer.
 fn disconnect(kernel: BorrowedFd<'_>) {
     let nothing = libc::sockaddr { sa_family: libc::AF_UNSPEC as _, sa_data: [0; 14] };
     let (fd, len) = (kernel.as_raw_fd(), size_of_val(&nothing));

@@ -1,8 +1,8 @@
-//! Listening, and accepting what has come.
+//! Listeners, and accepting their connections.
 
 use super::{
-    adopt::{Accepted, KernelHalf},
-    endpoint::{Endpoint, Reading, events},
+    adopt::{Accepted, Companion},
+    endpoint::{Endpoint, ReadChannel, events},
     options::Values,
     stream::{Bound, TcpStream, pass},
 };
@@ -13,12 +13,12 @@ use crate::{
     napi::{Context, NapiId},
     socket::{
         common::common_options,
-        each,
         options::errno,
         readiness::{Events, Watch},
         source::{Sealed, Socket, Source},
+        try_each,
         udp::SocketStats,
-        waiting::Waiting,
+        waiting::WaitOptions,
     },
     sync::lock,
 };
@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-/// How many connections may wait to be accepted unless it is said, as in std.
+/// The default backlog, as in std.
 const BACKLOG: u32 = 128;
 
 /// A TCP socket that listens. Its methods are those of [`std::net::TcpListener`]; any number of threads may
@@ -65,13 +65,13 @@ pub(super) struct Inner {
     pub(super) host: Host,
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) listening: Listening,
-    hold: Option<Arc<Hold>>,
+    reservation: Option<Arc<Hold>>,
     pub(super) values: Mutex<Values>,
     closed: AtomicBool,
-    /// Nobody is to accept any more.
+    /// Accepting was shut down.
     stopped: AtomicBool,
-    /// The kernel's socket that listens beside it.
-    kernel: Option<KernelHalf>,
+    /// The kernel socket that listens at the same address.
+    kernel: Option<Companion>,
 }
 
 common_options!(TcpListener, TcpListener::wait_options, TcpListener::inner);
@@ -84,7 +84,7 @@ impl TcpListener {
     /// EADDRINUSE, EADDRNOTAVAIL, EACCES, as from bind(2) and listen(2).
     pub fn bind(host: &Host, addresses: impl ToSocketAddrs) -> io::Result<TcpListener> {
         let mut listener = None;
-        each(addresses, |address| {
+        try_each(addresses, |address| {
             let socket = TcpStream::new(host);
             socket.set_reuse_address(true)?;
             socket.bind_to(address)?;
@@ -97,22 +97,25 @@ impl TcpListener {
     pub(super) fn new(
         host: &Host,
         bound: Bound,
-        waiting: Waiting,
+        waiting: WaitOptions,
         values: Values,
         backlog: u32,
-        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<KernelHalf>>,
+        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<Companion>>,
     ) -> io::Result<TcpListener> {
         let endpoint = Arc::new(Endpoint::of_listener(waiting));
-        let hold = bound.hold;
+        let reservation = bound.reservation;
         let options = values.listen(backlog);
         let kernel = kernel(&endpoint)?;
-        let listening =
-            bound.inet.listen(options, hold.clone().map(|hold| hold as _), endpoint.clone())?;
+        let listening = bound.inet.listen(
+            options,
+            reservation.clone().map(|reservation| reservation as _),
+            endpoint.clone(),
+        )?;
         Ok(TcpListener(Arc::new(Inner {
             host: host.clone(),
             endpoint,
             listening,
-            hold,
+            reservation,
             values: Mutex::new(values),
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -120,14 +123,14 @@ impl TcpListener {
         })))
     }
 
-    /// The connection that has waited longest, and who made it. Busy polls the queue that the last one came
-    /// over, and then sleeps, while there is none.
+    /// The connection that has waited longest, and its peer's address. While there is none, busy polls the queue that
+    /// the last connection came from, and then sleeps.
     ///
     /// # Errors
     /// `WouldBlock` if non-blocking or the read timeout is over, `Interrupted` by a signal.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         loop {
-            // A connection of the kernel's is for those who ask for it.
+            // A connection of the kernel's is only for callers of `accept_any`.
             if let Accepted::Ours(stream, remote) = self.accept_from_both(false)? {
                 return Ok((stream, remote));
             }
@@ -138,32 +141,32 @@ impl TcpListener {
         let inner = &*self.0;
         let endpoint = &*inner.endpoint;
         let waiting = &endpoint.waiting;
-        let at_once = dont_wait || waiting.is_nonblocking();
-        waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, || {
-            let moment = endpoint.moment();
+        let nonblocking = dont_wait || waiting.is_nonblocking();
+        waiting.wait_nonblocking_if(nonblocking, &ReadChannel(endpoint), &waiting.reading, || {
+            let snapshot = endpoint.snapshot();
             let kernel = inner.kernel.as_ref();
             if inner.stopped.load(Ordering::Acquire) {
-                // The others are to know it, too.
-                endpoint.pass_on();
+                // The other waiters are woken to return the error, too.
+                endpoint.wake_next_reader();
                 return Some(Err(errno(libc::EINVAL)));
             }
             let ready = endpoint.ready().any(Ready::READABLE);
-            // Who does not wait may know of a connection from the kernel, earlier than our thread.
-            if !ready && !kernel.is_some_and(|kernel| at_once || kernel.may_have_some()) {
+            // A non-blocking caller may know of the kernel's connection before the host's thread does: check always.
+            if !ready && !kernel.is_some_and(|kernel| nonblocking || kernel.may_be_readable()) {
                 return None;
             }
             let flow = inner.listening.accept();
             let accepted = match flow {
                 Some(flow) => Some(Ok(self.accepted(flow))),
                 None => {
-                    let kernels = kernel.and_then(|kernel| kernel.accept(at_once));
+                    let kernels = kernel.and_then(|kernel| kernel.accept(nonblocking));
                     kernels.map(|accepted| accepted.map(Accepted::Kernel))
                 }
             };
-            if inner.listening.queued() == 0 && !kernel.is_some_and(KernelHalf::has_some) {
-                endpoint.passed(moment, Ready::READABLE);
+            if inner.listening.queued() == 0 && !kernel.is_some_and(Companion::is_readable) {
+                endpoint.clear_ready(snapshot, Ready::READABLE);
             } else {
-                endpoint.pass_on();
+                endpoint.wake_next_reader();
             }
             accepted
         })
@@ -173,25 +176,25 @@ impl TcpListener {
         let inner = &*self.0;
         let remote = flow.remote();
         let values = lock(&inner.values).clone();
-        let waiting = inner.endpoint.waiting.handed_on();
+        let waiting = inner.endpoint.waiting.inherited();
         Accepted::Ours(TcpStream::accepted(&inner.host, flow, waiting, values), remote)
     }
 
-    /// Ends accepting, as shutdown(2) does: who waits in [`accept`](TcpListener::accept), or calls it, has EINVAL.
-    /// Connections are still made and wait until the listener is dropped, which resets them.
+    /// Ends accepting, as shutdown(2) does: [`accept`](TcpListener::accept) fails with EINVAL, also in threads that wait
+    /// in it. New connections are still established; they are reset when the listener is dropped.
     pub fn stop(&self) {
         let inner = &*self.0;
         if inner.stopped.swap(true, Ordering::AcqRel) {
             return;
         }
         let mut pass = pass();
-        // As `tcp_poll` has it of a listener that was shut down.
+        // `tcp_poll` reports this of a listener that was shut down.
         inner.endpoint.changed(Ready::WRITABLE | Ready::HANGUP, None, &mut pass);
         pass.wake.wake_all();
-        inner.endpoint.pass_on();
+        inner.endpoint.wake_next_reader();
     }
 
-    /// The connections as they come, for ever.
+    /// An endless iterator over the connections as they come.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming { listener: self }
     }
@@ -243,12 +246,12 @@ impl TcpListener {
         Ok(None)
     }
 
-    /// How often a connection came, by who found it.
+    /// The number of connections, by the kind of pass that found them.
     pub fn stats(&self) -> SocketStats {
         self.0.endpoint.stats()
     }
 
-    fn wait_options(&self) -> &Waiting {
+    fn wait_options(&self) -> &WaitOptions {
         &self.0.endpoint.waiting
     }
 
@@ -276,9 +279,12 @@ impl Drop for Inner {
         self.closed.store(true, Ordering::Release);
         self.endpoint.close();
         self.listening.close();
-        // Connections that have yet to end. The kernel's socket is not closed before they alone are steered.
-        if let Some(hold) = self.hold.take().filter(|hold| Arc::strong_count(hold) > 1) {
-            hold.narrow(self.listening.peers());
+        // Some connections have not ended yet. From now on only their packets are steered to us, not the whole port;
+        // this must be so before the companion is closed.
+        if let Some(reservation) =
+            self.reservation.take().filter(|reservation| Arc::strong_count(reservation) > 1)
+        {
+            reservation.narrow(self.listening.peers());
         }
     }
 }
@@ -288,9 +294,10 @@ impl Source for Inner {
         if self.stopped.load(Ordering::Acquire) {
             return Events::WRITABLE | Events::HANGUP;
         }
-        let moment = self.endpoint.moment();
-        if self.listening.queued() == 0 && !self.kernel.as_ref().is_some_and(KernelHalf::has_some) {
-            self.endpoint.passed(moment, Ready::READABLE);
+        let snapshot = self.endpoint.snapshot();
+        if self.listening.queued() == 0 && !self.kernel.as_ref().is_some_and(Companion::is_readable)
+        {
+            self.endpoint.clear_ready(snapshot, Ready::READABLE);
             return Events::default();
         }
         Events::READABLE

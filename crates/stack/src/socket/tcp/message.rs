@@ -1,5 +1,5 @@
-//! Data as recvmsg(2) and sendmsg(2) move it: in pieces, waiting or not call by call. For those who bring the calls
-//! of C to our sockets.
+//! Receive and send as recvmsg(2) and sendmsg(2) do it: with several buffers, and with flags for each call. For a library
+//! that maps the C calls to our sockets.
 
 use super::stream::TcpStream;
 use crate::{
@@ -8,21 +8,21 @@ use crate::{
 };
 use std::io::{self, IoSlice, IoSliceMut};
 
-/// How one send goes, whatever its socket's options say.
+/// The flags of one send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendFlags {
-    /// More follows at once (`MSG_MORE`).
+    /// More data follows at once (`MSG_MORE`).
     pub more: bool,
-    /// What has no room is not waited for (`MSG_DONTWAIT`).
+    /// Do not wait for room (`MSG_DONTWAIT`).
     pub dont_wait: bool,
-    /// The last byte ends a record: no segment goes beyond it (`MSG_EOR`).
+    /// The last byte ends a record: no segment crosses it (`MSG_EOR`).
     pub record_end: bool,
     /// The last byte is urgent (`MSG_OOB`).
     pub urgent: bool,
 }
 
 impl SendFlags {
-    /// What is said of the data, if something is; `last`: nothing of it is left.
+    /// The mark on the data, if there is one; `last`: this is the last part of it.
     #[inline]
     pub(super) fn mark(self, last: bool) -> Option<Mark> {
         let mark = Mark { record: self.record_end && last, urgent: self.urgent };
@@ -31,8 +31,8 @@ impl SendFlags {
 }
 
 impl TcpStream {
-    /// Reads into `pieces`, one after the other; 0 at the end of the stream. Waits as a read, but for what
-    /// `flags` say.
+    /// Reads into `pieces`, one after the other; 0 at the end of the stream. Waits as a read, except for the
+    /// `flags`.
     ///
     /// # Errors
     /// As reading; ENOTCONN before there is a connection.
@@ -44,16 +44,17 @@ impl TcpStream {
         self.0.receive(pieces, flags)
     }
 
-    /// The urgent byte (`MSG_OOB`), taken unless `peek`; `None` if the peer has sent all and there is none. Never waits.
+    /// The urgent byte (`MSG_OOB`), consumed unless `peek`; `None` if the peer has ended its half and there is none.
+    /// Never waits.
     ///
     /// # Errors
-    /// EINVAL: there is none, or it is read with the rest (`SO_OOBINLINE`). EAGAIN: it was announced and is to come.
+    /// EINVAL: there is none, or it is read in the stream (`SO_OOBINLINE`). EAGAIN: it was announced but has not come.
     pub fn recv_urgent(&self, peek: bool) -> io::Result<Option<u8>> {
         match self.0.connection() {
             Some(flow) => {
-                let moment = self.0.endpoint.moment();
+                let snapshot = self.0.endpoint.snapshot();
                 let taken = flow.recv_urgent(peek);
-                self.0.endpoint.stands(moment, flow.ready());
+                self.0.endpoint.set_ready(snapshot, flow.ready());
                 taken
             }
             None => Err(errno(libc::EINVAL)),
@@ -65,7 +66,7 @@ impl TcpStream {
         self.0.connection().is_some_and(|flow| flow.is_at_mark())
     }
 
-    /// Writes `pieces`, one after the other. Waits as a write, but for what `flags` say.
+    /// Writes `pieces`, one after the other. Waits as a write, except for the `flags`.
     ///
     /// # Errors
     /// As writing.

@@ -1,10 +1,11 @@
-//! TCP sockets, as an application holds them. [`stream`] makes, connects and closes them, [`transfer`] moves
-//! data, [`listener`] listens, [`options`] says what can be set; [`endpoint`] is where a connection tells them
-//! what has happened, [`hand_over`] gives a connection to the kernel, [`find`] the short way of what a receiver's own poll has found.
+//! The TCP sockets of an application. [`stream`] creates, connects and closes them, [`transfer`] moves data,
+//! [`listener`] listens, [`options`] has the socket options. The protocol layer notifies [`endpoint`] of events.
+//! [`direct_delivery`] copies the data that a receiver's own poll finds straight into its buffers. [`hand_over`] hands
+//! a connection to the kernel.
 
 mod adopt;
+mod direct_delivery;
 mod endpoint;
-mod find;
 mod hand_over;
 mod listener;
 mod message;

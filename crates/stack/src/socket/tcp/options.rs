@@ -1,4 +1,4 @@
-//! The options of TCP sockets: their values, and the calls. A listener's are what its connections start with.
+//! The options of TCP sockets: their values, and the calls. Accepted connections start with the listener's options.
 
 use super::{
     listener::TcpListener,
@@ -19,7 +19,7 @@ use crate::{
 };
 use std::{io, time::Duration};
 
-/// The values a socket holds; of a connection, TCP's own are the flow's.
+/// The option values of a socket. Once there is a connection, the flow has the current values of `tcp`.
 #[derive(Clone, Debug)]
 pub(super) struct Values {
     pub(super) tcp: Own,
@@ -30,13 +30,13 @@ pub(super) struct Values {
     pub(super) only_v6: bool,
 }
 
-/// The greatest values Linux takes (include/net/tcp.h).
+/// The greatest values that Linux accepts (include/net/tcp.h).
 const MAX_KEEP_SECONDS: i32 = 32_767;
 const MAX_COUNT: i32 = 127;
 const MAX_LINGER2: i32 = 120;
 /// The least and greatest `TCP_MAXSEG`.
 const SEGMENT: std::ops::RangeInclusive<i32> = 88..=32_767;
-/// What `TCP_MAXSEG` says before there is a connection (`TCP_MSS_DEFAULT`).
+/// `TCP_MAXSEG` before there is a connection (`TCP_MSS_DEFAULT`).
 const DEFAULT_SEGMENT: u16 = 536;
 
 impl Values {
@@ -51,8 +51,8 @@ impl Values {
         }
     }
 
-    /// What the kernel is told where it shares the interface.
-    pub(super) fn hold(&self) -> HoldOptions {
+    /// The options of the port reservation on an interface shared with the kernel.
+    pub(super) fn reservation(&self) -> HoldOptions {
         let Values { reuse_address, reuse_port, only_v6, .. } = *self;
         HoldOptions { reuse_address, reuse_port, only_v6 }
     }
@@ -116,7 +116,7 @@ impl Values {
                 tcp.user_timeout = Duration::from_millis(at_least(0, value)?.into());
             }
             (IPPROTO_TCP, TCP_LINGER2) => {
-                // Below zero: not at all; zero: as the host (`do_tcp_setsockopt`).
+                // Below zero: no FIN_WAIT_2; zero: the host's value (`do_tcp_setsockopt`).
                 tcp.linger2 = match value {
                     ..0 => Some(Duration::ZERO),
                     0 => None,
@@ -139,7 +139,7 @@ impl Values {
             }
             // RFC 3542 section 6.5: "use kernel default".
             (IPPROTO_IPV6, IPV6_TCLASS) if value == -1 => self.path.tos = 0,
-            // ECN is TCP's own business (`do_ip_setsockopt`).
+            // The ECN bits belong to TCP (`do_ip_setsockopt`).
             (IPPROTO_IP, IP_TOS) | (IPPROTO_IPV6, IPV6_TCLASS) => self.path.tos = value as u8 & !3,
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.only_v6 = on,
             _ => return Err(errno(libc::ENOPROTOOPT)),
@@ -198,7 +198,7 @@ impl Values {
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.only_v6.into(),
             _ => return Err(errno(libc::ENOPROTOOPT)),
         };
-        // As a C program would see it: `TCP_NOTSENT_LOWAT` is unsigned.
+        // `TCP_NOTSENT_LOWAT` is unsigned; it is returned with the same bits.
         Ok(value.cast_signed())
     }
 }
@@ -216,7 +216,7 @@ impl TcpStream {
             return result;
         }
         self.change(|values| values.set(level, name, value))?;
-        // As often as it is set, and whether or not it was (`__tcp_sock_set_nodelay`).
+        // Each call pushes, even if the option was set already (`__tcp_sock_set_nodelay`).
         if (level, name) == (IPPROTO_TCP, TCP_NODELAY)
             && value != 0
             && let Some(flow) = self.0.connection()
@@ -296,9 +296,9 @@ impl TcpStream {
         }
     }
 
-    /// How listeners that share a port by `SO_REUSEPORT` share what comes: not by a hash, but each takes the
-    /// connections whose SYN came from its queue. The first of them to listen takes queue 0, the second 1, and so on
-    /// around; what the first has set counts for all. Before [`listen`](TcpStream::listen). (Linux:
+    /// Distributes connections to the listeners of a `SO_REUSEPORT` group by receive queue instead of by hash: each
+    /// listener gets the connections whose SYN came from its queue. The first to listen gets queue 0, the second queue 1,
+    /// and so on around; the setting of the first counts for all. Call it before [`listen`](TcpStream::listen). (Linux:
     /// `SO_ATTACH_REUSEPORT_CBPF`.)
     ///
     /// # Errors
@@ -310,7 +310,7 @@ impl TcpStream {
         })
     }
 
-    /// `TCP_INFO`: what the connection tells about itself.
+    /// `TCP_INFO`: the state of the connection.
     ///
     /// # Errors
     /// ENOTCONN before there is one.
@@ -319,8 +319,8 @@ impl TcpStream {
         Ok(flow.info(time::now()))
     }
 
-    /// `SO_LINGER`: closing waits so long until the peer has all that was written; zero resets the connection
-    /// instead; `None`, unless set: closing does not wait, and what was written still arrives.
+    /// `SO_LINGER`: how long closing waits until the peer has acknowledged all that was written. Zero resets the connection
+    /// instead. `None`, the default: closing does not wait, and what was written still arrives.
     ///
     /// # Errors
     /// None today; a `Result` as in std.
@@ -342,7 +342,7 @@ impl TcpStream {
     /// `TCP_CONGESTION`: "cubic" or "reno".
     ///
     /// # Errors
-    /// ENOENT for another.
+    /// ENOENT for any other name.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         let algorithm = Algorithm::named(name).ok_or_else(|| errno(libc::ENOENT))?;
         self.change(|values| {
@@ -361,8 +361,8 @@ impl TcpStream {
         Ok(self.tcp().congestion.unwrap_or(host).name())
     }
 
-    /// `TCP_USER_TIMEOUT`: how long what was written may stay unacknowledged before the connection is given
-    /// up, to the millisecond; `None`: as the host's `tcp_retries2` says.
+    /// `TCP_USER_TIMEOUT`: how long written data may stay unacknowledged before the connection is given up, to the
+    /// millisecond; `None`: the host's `tcp_retries2` decides.
     ///
     /// # Errors
     /// EINVAL above 2^31 - 1 ms.
@@ -380,8 +380,8 @@ impl TcpStream {
         Ok(Some(self.tcp().user_timeout).filter(|timeout| !timeout.is_zero()))
     }
 
-    /// `SO_KEEPALIVE` with its three figures: after `idle` of silence a probe, then one every `interval`; when
-    /// `count` of them have stayed unanswered the connection is given up. Whole seconds.
+    /// `SO_KEEPALIVE` with its three values: the first probe is sent after `idle` of silence, then one every `interval`.
+    /// After `count` unanswered probes the connection is given up. Whole seconds.
     ///
     /// # Errors
     /// EINVAL out of range: 1 to 32,767 s, 1 to 127 probes.
@@ -402,8 +402,8 @@ impl TcpStream {
 }
 
 impl TcpListener {
-    /// Sets an option of [`options`](crate::options) by its Linux names: for itself, and for connections made
-    /// from now on.
+    /// Sets an option of [`options`](crate::options) by its Linux names, for the listener and for connections made from
+    /// now on.
     ///
     /// # Errors
     /// ENOPROTOOPT for one that is unknown or read only, EINVAL for a value out of range.
@@ -488,9 +488,9 @@ typed! {
     set_nodelay, nodelay: bool => IPPROTO_TCP, TCP_NODELAY,
         "`TCP_NODELAY`: small segments do not wait for acknowledgements (Nagle's algorithm off).";
     set_cork, cork: bool => IPPROTO_TCP, TCP_CORK,
-        "`TCP_CORK`: partial segments wait for more data, at most 200 ms; taken off, they go at once.";
+        "`TCP_CORK`: partial segments wait for more data, at most 200 ms; when it is cleared, they are sent at once.";
     set_quickack, quickack: bool => IPPROTO_TCP, TCP_QUICKACK,
-        "`TCP_QUICKACK`: what comes is acknowledged at once, until the connection looks interactive again.";
+        "`TCP_QUICKACK`: data is acknowledged at once, until the connection looks interactive again.";
     set_keepalive, keepalive: bool => SOL_SOCKET, SO_KEEPALIVE,
         "`SO_KEEPALIVE`: a silent peer is probed after `TCP_KEEPIDLE`, two hours unless set.";
     set_ttl, ttl: u32 => IPPROTO_IP, IP_TTL,
@@ -498,15 +498,15 @@ typed! {
     set_tos, tos: u32 => IPPROTO_IP, IP_TOS,
         "`IP_TOS`: the type of service of packets sent; the two ECN bits are TCP's.";
     set_max_segment, max_segment: u32 => IPPROTO_TCP, TCP_MAXSEG,
-        "`TCP_MAXSEG`: the largest segment, bytes of data, 88 to 32,767; 0: as the path allows. Settled by the handshake.";
+        "`TCP_MAXSEG`: the largest segment, bytes of data, 88 to 32,767; 0: as the path allows. Fixed by the handshake.";
     set_recv_buffer_size, recv_buffer_size: u32 => SOL_SOCKET, SO_RCVBUF,
         "`SO_RCVBUF`: bytes of payload the receive buffer holds; it grows by itself unless set. Not doubled as in Linux.";
     set_send_buffer_size, send_buffer_size: u32 => SOL_SOCKET, SO_SNDBUF,
         "`SO_SNDBUF`: bytes of payload the send buffer holds; it grows by itself unless set. Not doubled as in Linux.";
     set_reuse_address, reuse_address: bool => SOL_SOCKET, SO_REUSEADDR,
-        "`SO_REUSEADDR`: connections of an earlier listener on the port do not stand in the way. Before `bind_to`.";
+        "`SO_REUSEADDR`: connections of an earlier listener on the port do not prevent `bind_to`. Set it before.";
     set_reuse_port, reuse_port: bool => SOL_SOCKET, SO_REUSEPORT,
-        "`SO_REUSEPORT`: others that set it may listen at the same address, and share what comes. Before `bind_to`.";
+        "`SO_REUSEPORT`: sockets that set it may listen at the same address and share its connections. Before `bind_to`.";
     set_only_v6, only_v6: bool => IPPROTO_IPV6, IPV6_V6ONLY,
-        "`IPV6_V6ONLY`: a listener at `[::]` does not hear IPv4. Before `bind_to`.";
+        "`IPV6_V6ONLY`: a listener at `[::]` does not accept IPv4. Before `bind_to`.";
 }

@@ -1,9 +1,9 @@
-//! Who is sent SIGURG when urgent data is announced (`F_SETOWN` of fcntl(2)).
+//! The process, group or thread that gets SIGURG when urgent data is announced (`F_SETOWN` of fcntl(2)).
 
 use super::stream::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One process, all of a group, or one thread.
+/// The receiver of SIGURG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// `F_OWNER_PID`.
@@ -14,7 +14,7 @@ pub enum Owner {
     Thread(i32),
 }
 
-/// The owner in one word, as it is read under a connection's lock.
+/// The owner in one atomic: it is read under the flow's lock.
 #[derive(Debug, Default)]
 pub(super) struct Word(AtomicU64);
 
@@ -37,7 +37,7 @@ impl Word {
         if id <= 0 {
             return;
         }
-        // SAFETY: plain system calls. Whom we may not signal, or who is gone, has none.
+        // SAFETY: plain system calls. They fail without effect if the owner is gone or may not be signalled.
         unsafe {
             match word >> 32 {
                 1 => libc::kill(id, libc::SIGURG),
@@ -49,7 +49,7 @@ impl Word {
 }
 
 impl TcpStream {
-    /// Who is sent SIGURG from now on.
+    /// Sets the owner, which gets SIGURG from now on.
     pub fn set_owner(&self, owner: Option<Owner>) {
         self.0.endpoint.owner.set(owner);
     }

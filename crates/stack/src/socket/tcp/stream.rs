@@ -1,12 +1,12 @@
-//! A TCP socket from its making to its end: bound, connected, shut down, closed.
+//! A TCP socket from creation to close: bind, connect, shutdown, close.
 
 use super::{
-    adopt::KernelHalf,
-    endpoint::{Endpoint, Writing, events},
+    adopt::Companion,
+    endpoint::{Endpoint, WriteChannel, events},
     is_connected,
     listener::TcpListener,
     options::Values,
-    transfer::reader_waits,
+    transfer::send_deferred_ack,
 };
 use crate::{
     Host,
@@ -18,14 +18,15 @@ use crate::{
     napi::{self, Context, Driver, NapiId, Outside, Pass, Waiter},
     signal,
     socket::{
-        NOBODY,
+        UNSPECIFIED,
         common::{common_options, timeouts},
-        each, nobody,
         options::errno,
         readiness::{Events, Watch},
         source::{Sealed, Socket, Source},
+        try_each,
         udp::SocketStats,
-        waiting::{Timeout, Waiting},
+        unspecified,
+        waiting::{Timeout, WaitOptions},
     },
     sync::lock,
     time,
@@ -77,41 +78,41 @@ pub struct TcpStream(pub(super) Arc<Inner>);
 pub(super) struct Inner {
     pub(super) host: Host,
     pub(super) endpoint: Arc<Endpoint>,
-    /// The connection, from the first attempt to make one on.
+    /// The flow of the first attempt to connect, or of the accepted connection.
     flow: OnceLock<Flow>,
-    /// That of a later attempt, when those before have failed.
-    later: Mutex<Option<Arc<Flow>>>,
-    /// What calls of `connect` have told, and above it the number of the attempt.
-    told: AtomicU32,
-    /// What was shut down before there was a connection, of [`Events`].
+    /// The flow of a later attempt, after the ones before have failed.
+    retry: Mutex<Option<Arc<Flow>>>,
+    /// The outcome of connecting as calls have returned it ([`OUTCOME`]), and above it the number of the attempt.
+    outcome: AtomicU32,
+    /// The [`Events`] of a shutdown before there was a connection.
     shut: AtomicU32,
     closed: AtomicBool,
     pub(super) values: Mutex<Values>,
-    /// What it was bound to: its own until the end (`SOCK_BINDPORT_LOCK`).
+    /// The address that bind(2) gave it, kept until close (`SOCK_BINDPORT_LOCK`).
     bound: Mutex<Option<Box<Bound>>>,
 }
 
-/// A local address. Let go of in this order.
+/// A local address. The fields are dropped in this order.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) inet: TcpBound,
-    pub(super) hold: Option<Arc<Hold>>,
+    pub(super) reservation: Option<Arc<Hold>>,
 }
 
-/// So many ports of the kernel's choice are tried for a connection.
+/// The most ports of the kernel's choice that are tried for a connection.
 const PORTS_TRIED: usize = 64;
 
-const NOTHING: u32 = 0;
+const PENDING: u32 = 0;
 const CONNECTED: u32 = 1;
 /// The socket is as if it had never been connected (`inet_stream_connect`).
 const FAILED: u32 = 2;
-/// All of what is told; above it attempts are counted.
-const TOLD: u32 = 3;
+/// The mask of the outcome; the bits above count attempts.
+const OUTCOME: u32 = 3;
 
-/// The connection a call is about.
+/// The flow that a call uses.
 pub(super) enum Current<'a> {
     First(&'a Flow),
-    Later(Arc<Flow>),
+    Retry(Arc<Flow>),
 }
 
 impl Deref for Current<'_> {
@@ -121,12 +122,12 @@ impl Deref for Current<'_> {
     fn deref(&self) -> &Flow {
         match self {
             Current::First(flow) => flow,
-            Current::Later(flow) => flow,
+            Current::Retry(flow) => flow,
         }
     }
 }
 
-/// A pass of the application's own.
+/// A pass for a call of the application.
 pub(super) fn pass() -> Pass<'static> {
     Pass::new(None, time::now(), Driver::Kernel)
 }
@@ -135,19 +136,18 @@ common_options!(TcpStream, TcpStream::wait_options, TcpStream::inner);
 timeouts!(TcpStream, TcpStream::wait_options);
 
 impl TcpStream {
-    /// A socket that is not connected yet, for those who set options before
-    /// [`bind_to`](TcpStream::bind_to), [`connect_to`](TcpStream::connect_to) or [`listen`](TcpStream::listen).
+    /// A socket that is not connected yet, to set options before [`bind_to`](TcpStream::bind_to), [`connect_to`](TcpStream::connect_to) or [`listen`](TcpStream::listen).
     pub fn new(host: &Host) -> TcpStream {
-        TcpStream::with(host, Waiting::new(host.busy_read()), Values::new())
+        TcpStream::with(host, WaitOptions::new(host.busy_read()), Values::new())
     }
 
-    fn with(host: &Host, waiting: Waiting, values: Values) -> TcpStream {
+    fn with(host: &Host, waiting: WaitOptions, values: Values) -> TcpStream {
         TcpStream(Arc::new(Inner {
             host: host.clone(),
             endpoint: Arc::new(Endpoint::new(waiting)),
             flow: OnceLock::new(),
-            later: Mutex::new(None),
-            told: AtomicU32::new(NOTHING),
+            retry: Mutex::new(None),
+            outcome: AtomicU32::new(PENDING),
             shut: AtomicU32::new(0),
             closed: AtomicBool::new(false),
             values: Mutex::new(values),
@@ -156,13 +156,18 @@ impl TcpStream {
     }
 
     /// The socket of an accepted connection.
-    pub(super) fn accepted(host: &Host, flow: Flow, waiting: Waiting, values: Values) -> TcpStream {
+    pub(super) fn accepted(
+        host: &Host,
+        flow: Flow,
+        waiting: WaitOptions,
+        values: Values,
+    ) -> TcpStream {
         let stream = TcpStream::with(host, waiting, values);
         let flow = stream.0.flow.get_or_init(|| flow);
         let mut pass = pass();
         flow.attach(stream.0.endpoint.clone(), &mut pass);
         pass.wake.wake_all();
-        stream.0.told.store(CONNECTED, Ordering::Relaxed);
+        stream.0.outcome.store(CONNECTED, Ordering::Relaxed);
         stream
     }
 
@@ -172,7 +177,7 @@ impl TcpStream {
     /// ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRNOTAVAIL (out of ports), as from connect(2).
     pub fn connect(host: &Host, addresses: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let mut connected = None;
-        each(addresses, |address| {
+        try_each(addresses, |address| {
             let stream = TcpStream::new(host);
             stream.connect_to(address)?;
             connected = Some(stream);
@@ -193,8 +198,8 @@ impl TcpStream {
         let limit = Timeout::default();
         limit.set(Some(timeout))?;
         let stream = TcpStream::new(host);
-        stream.0.begin(*address)?;
-        stream.0.await_connection(&limit).map_err(|error| match error.kind() {
+        stream.0.start_connect(*address)?;
+        stream.0.wait_connected(&limit).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 io::Error::new(io::ErrorKind::TimedOut, "connection timed out")
             }
@@ -203,7 +208,7 @@ impl TcpStream {
         Ok(stream)
     }
 
-    /// Binds a socket made by [`new`](TcpStream::new); port 0 takes any free one.
+    /// Binds a socket made by [`new`](TcpStream::new); port 0 means any free port.
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL, EACCES, as from bind(2); EINVAL if it is bound already.
@@ -216,34 +221,34 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Connects a socket made by [`new`](TcpStream::new). If it is non-blocking the answer is EINPROGRESS: it
-    /// will be writable once connected, or has an error ([`take_error`](TcpStream::take_error)).
+    /// Connects a socket made by [`new`](TcpStream::new). A non-blocking socket returns EINPROGRESS: it becomes writable
+    /// once connected, or has an error ([`take_error`](TcpStream::take_error)).
     ///
     /// # Errors
     /// As [`connect`](TcpStream::connect); EINPROGRESS also if the write timeout is over; EALREADY while an
-    /// earlier call goes on, EISCONN after it was told. After a failure was told the next call tries anew, as in
-    /// Linux: from the same address if the socket was bound.
+    /// earlier call goes on; EISCONN after a call has returned success. After a call has returned a failure the next call
+    /// tries again, as in Linux: from the same address if the socket was bound.
     pub fn connect_to(&self, remote: SocketAddr) -> io::Result<()> {
         let inner = &*self.0;
-        if inner.told.load(Ordering::Relaxed) & TOLD == CONNECTED {
+        if inner.outcome.load(Ordering::Relaxed) & OUTCOME == CONNECTED {
             return Err(errno(libc::EISCONN));
         }
         let begun = inner.connection().is_some();
         if !begun {
-            inner.begin(remote)?;
+            inner.start_connect(remote)?;
         }
         let waiting = &inner.endpoint.waiting;
         if !begun && waiting.is_nonblocking() {
             return Err(errno(libc::EINPROGRESS));
         }
-        inner.await_connection(&waiting.writing).map_err(|error| match error.kind() {
+        inner.wait_connected(&waiting.writing).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock if begun => errno(libc::EALREADY),
             io::ErrorKind::WouldBlock => errno(libc::EINPROGRESS),
             _ => error,
         })
     }
 
-    /// Makes a listener of a socket that is not connected. `backlog`: how many connections may wait to be
+    /// Turns a socket that is not connected into a listener. `backlog`: how many connections may wait to be
     /// accepted, at most the host's `somaxconn`.
     ///
     /// # Errors
@@ -252,10 +257,10 @@ impl TcpStream {
         self.listen_with(backlog, |_| Ok(None))
     }
 
-    pub(super) fn listen_beside(
+    pub(super) fn listen_with_companion(
         self,
         backlog: u32,
-        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<KernelHalf>,
+        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Companion>,
     ) -> io::Result<TcpListener> {
         self.listen_with(backlog, |endpoint| kernel(endpoint).map(Some))
     }
@@ -263,7 +268,7 @@ impl TcpStream {
     fn listen_with(
         self,
         backlog: u32,
-        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<KernelHalf>>,
+        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<Companion>>,
     ) -> io::Result<TcpListener> {
         let inner = &*self.0;
         if inner.connection().is_some() {
@@ -271,10 +276,10 @@ impl TcpStream {
         }
         let bound = match lock(&inner.bound).take() {
             Some(bound) => *bound,
-            None => inner.bind(NOBODY)?,
+            None => inner.bind(UNSPECIFIED)?,
         };
         let values = lock(&inner.values).clone();
-        let waiting = inner.endpoint.waiting.handed_on();
+        let waiting = inner.endpoint.waiting.inherited();
         waiting.set_nonblocking(self.nonblocking());
         TcpListener::new(&inner.host, bound, waiting, values, backlog, kernel)
     }
@@ -294,13 +299,13 @@ impl TcpStream {
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let bound = || lock(&self.0.bound).as_ref().map(|bound| bound.inet.local());
         let local = self.0.connection().map(|flow| flow.local()).or_else(bound);
-        Ok(local.unwrap_or(NOBODY))
+        Ok(local.unwrap_or(UNSPECIFIED))
     }
 
     /// The peer's address.
     ///
     /// # Errors
-    /// ENOTCONN if it is not connected (any more).
+    /// ENOTCONN if it is not or no longer connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self.0.connection() {
             Some(flow) if is_connected(&flow) => Ok(flow.remote()),
@@ -308,13 +313,13 @@ impl TcpStream {
         }
     }
 
-    /// Ends receiving, sending, or both: the peer reads all that was written, then the end. What is connecting is
-    /// called off: ECONNRESET is pending, and the next [`connect_to`](TcpStream::connect_to) tries anew.
+    /// Ends receiving, sending, or both: the peer reads all that was written, then the end. A connection in SYN_SENT is
+    /// aborted: ECONNRESET is pending, and the next [`connect_to`](TcpStream::connect_to) tries again.
     ///
     /// # Errors
     /// ENOTCONN.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        let attempt = self.0.told.load(Ordering::Acquire) & !TOLD;
+        let attempt = self.0.outcome.load(Ordering::Acquire) & !OUTCOME;
         let Some(flow) = self.0.connection() else {
             self.0.shut_unconnected(how);
             return Err(errno(libc::ENOTCONN));
@@ -322,16 +327,17 @@ impl TcpStream {
         let mut pass = pass();
         let result = flow.shutdown(how, &mut pass);
         if result.is_err() {
-            // Linux wakes those who wait for the end all the same (`inet_shutdown`).
-            self.0.endpoint.remind(&mut pass);
-        } else if is_called_off(flow.ready()) {
-            self.0.tell(attempt, FAILED);
+            // Linux notifies the waiters even so (`inet_shutdown`).
+            self.0.endpoint.notify_again(&mut pass);
+        } else if is_aborted(flow.ready()) {
+            self.0.report(attempt, FAILED);
         }
         pass.wake.wake_all();
         result
     }
 
-    /// The process ends: its peer reads all that was written, then the end; or is reset, if data is left unread.
+    /// Closes the connection at the end of the process: the peer reads all that was written, then the end; or gets a
+    /// reset, if data is left unread.
     pub fn leave(&self) {
         if let Some(flow) = self.0.connection() {
             let mut pass = pass();
@@ -340,8 +346,8 @@ impl TcpStream {
         }
     }
 
-    /// Whether it is as if it had never been connected, or was not: connecting has failed, which was told, or was
-    /// called off.
+    /// Whether there is no connection: it was never connected, connecting has failed and a call has returned the error,
+    /// or connecting was aborted.
     pub fn is_unconnected(&self) -> bool {
         self.0.connection().is_none()
     }
@@ -354,7 +360,7 @@ impl TcpStream {
         Ok(self.0.take_error().map(errno))
     }
 
-    /// An error that a receive has returned is pending again: for who has more to return first.
+    /// Makes an error that a receive has returned pending again, for a caller that has data to return first.
     pub fn put_back_error(&self, errno: i32) {
         if let Some(flow) = self.0.connection() {
             let mut pass = pass();
@@ -368,8 +374,8 @@ impl TcpStream {
         self.0.connection().map_or(0, |flow| flow.unread())
     }
 
-    /// What `TCP_INQ` tells: as [`unread`](TcpStream::unread), and one more once the peer has ended its half, so that a
-    /// reader with nothing left to read knows that there is an end to be read.
+    /// The value of `TCP_INQ`: as [`unread`](TcpStream::unread), and one more once the peer has ended its half, so that a
+    /// reader with no data left knows that it can read the end.
     pub fn unread_with_end(&self) -> usize {
         self.0.connection().map_or(0, |flow| flow.unread_with_end())
     }
@@ -379,12 +385,12 @@ impl TcpStream {
         self.0.connection().map_or(0, |flow| flow.unacknowledged())
     }
 
-    /// How often something happened to it, by who found it.
+    /// The number of events, by the kind of pass that found them.
     pub fn stats(&self) -> SocketStats {
         self.0.endpoint.stats()
     }
 
-    fn wait_options(&self) -> &Waiting {
+    fn wait_options(&self) -> &WaitOptions {
         &self.0.endpoint.waiting
     }
 
@@ -396,36 +402,36 @@ impl TcpStream {
 impl Inner {
     #[inline]
     pub(super) fn connection(&self) -> Option<Current<'_>> {
-        match self.told.load(Ordering::Acquire) {
-            NOTHING | CONNECTED => self.flow.get().map(Current::First),
-            told => self.later(told),
+        match self.outcome.load(Ordering::Acquire) {
+            PENDING | CONNECTED => self.flow.get().map(Current::First),
+            outcome => self.retry(outcome),
         }
     }
 
     #[cold]
-    fn later(&self, told: u32) -> Option<Current<'_>> {
-        if told & TOLD == FAILED { None } else { self.last() }
+    fn retry(&self, outcome: u32) -> Option<Current<'_>> {
+        if outcome & OUTCOME == FAILED { None } else { self.latest() }
     }
 
-    /// That of the last attempt, though it may have failed: if it was called off, why is pending.
-    fn last(&self) -> Option<Current<'_>> {
-        match self.told.load(Ordering::Acquire) & !TOLD {
+    /// The flow of the latest attempt, even if it failed: the error of an aborted attempt is pending there.
+    fn latest(&self) -> Option<Current<'_>> {
+        match self.outcome.load(Ordering::Acquire) & !OUTCOME {
             0 => self.flow.get().map(Current::First),
-            _ => lock(&self.later).clone().map(Current::Later),
+            _ => lock(&self.retry).clone().map(Current::Retry),
         }
     }
 
-    /// What came of an attempt; another call may have told it, and have begun anew.
-    fn tell(&self, attempt: u32, what: u32) {
+    /// Records the outcome of `attempt`, unless another call has recorded it or begun a new attempt.
+    fn report(&self, attempt: u32, what: u32) {
         let (done, stale) = (Ordering::Release, Ordering::Relaxed);
-        let _ = self.told.compare_exchange(attempt | NOTHING, attempt | what, done, stale);
+        let _ = self.outcome.compare_exchange(attempt | PENDING, attempt | what, done, stale);
     }
 
     pub(super) fn take_error(&self) -> Option<i32> {
-        self.last().and_then(|flow| flow.take_error())
+        self.latest().and_then(|flow| flow.take_error())
     }
 
-    /// What is received without a connection (`tcp_recvmsg_locked`).
+    /// A receive without a connection (`tcp_recvmsg_locked`).
     #[cold]
     pub(super) fn receive_unconnected(&self) -> io::Result<usize> {
         match self.take_error() {
@@ -435,7 +441,7 @@ impl Inner {
         }
     }
 
-    /// As Linux, which has the next poll tell of it (`inet_shutdown`).
+    /// Records the shutdown for the next poll, as Linux does (`inet_shutdown`).
     fn shut_unconnected(&self, how: Shutdown) {
         if how != Shutdown::Write {
             let events = Events::READABLE | Events::READ_HANGUP;
@@ -449,26 +455,27 @@ impl Inner {
 
     fn bind(&self, local: SocketAddr) -> io::Result<Bound> {
         let values = lock(&self.values).clone();
-        let hold = match self.host.kernel() {
-            Some(kernel) => kernel.hold(local, values.hold())?,
+        let reservation = match self.host.kernel() {
+            Some(kernel) => kernel.hold(local, values.reservation())?,
             None => None,
         };
-        let local = hold.as_ref().and_then(|hold| hold.local()).unwrap_or(local);
+        let local =
+            reservation.as_ref().and_then(|reservation| reservation.local()).unwrap_or(local);
         let inet = self.host.inet().tcp_bind(local, &values.listen(0))?;
-        Ok(Bound { inet, hold })
+        Ok(Bound { inet, reservation })
     }
 
     /// Sends the SYN.
-    fn begin(&self, remote: SocketAddr) -> io::Result<()> {
+    fn start_connect(&self, remote: SocketAddr) -> io::Result<()> {
         let bound = lock(&self.bound);
         if self.connection().is_some() {
             return Err(errno(libc::EALREADY));
         }
-        // What the attempt before has left is not of this one.
-        self.endpoint.stands(self.endpoint.moment(), Ready::default());
+        // Clears the readiness of the attempt before.
+        self.endpoint.set_ready(self.endpoint.snapshot(), Ready::default());
         self.shut.store(0, Ordering::Relaxed);
         let values = lock(&self.values);
-        // A socket of IPv6 alone does not come to IPv4 (RFC 3493 section 5.3).
+        // An IPv6-only socket does not connect to IPv4 (RFC 3493 section 5.3).
         if values.only_v6 && remote.is_ipv6() && remote.ip().to_canonical().is_ipv4() {
             return Err(errno(libc::ENETUNREACH));
         }
@@ -477,21 +484,24 @@ impl Inner {
         let endpoint = self.endpoint.clone();
         let mut pass = pass();
         let begun = match bound.as_deref() {
-            Some(Bound { inet, hold }) => {
-                let hold = hold.as_ref().map(|hold| hold.connected(remote)).transpose()?;
-                let hold = hold.map(|hold| hold as inet::tcp::Hold);
-                inet.connect(remote, &options, hold, endpoint, &mut pass)
+            Some(Bound { inet, reservation }) => {
+                let reservation = reservation
+                    .as_ref()
+                    .map(|reservation| reservation.connected(remote))
+                    .transpose()?;
+                let reservation = reservation.map(|reservation| reservation as inet::tcp::Hold);
+                inet.connect(remote, &options, reservation, endpoint, &mut pass)
             }
             None => self.connect_from_any(remote, &options, &mut pass),
         };
         let flow = begun.map_err(|error| explain(&self.host, remote, error))?;
         if let Some(napi) = flow.napi() {
-            self.endpoint.follow(napi);
+            self.endpoint.mark_napi(napi);
         }
         if let Err(flow) = self.flow.set(flow) {
-            *lock(&self.later) = Some(Arc::new(flow));
-            let attempt = (self.told.load(Ordering::Relaxed) | TOLD).checked_add(1);
-            self.told.store(attempt.unwrap_or(TOLD + 1), Ordering::Release);
+            *lock(&self.retry) = Some(Arc::new(flow));
+            let attempt = (self.outcome.load(Ordering::Relaxed) | OUTCOME).checked_add(1);
+            self.outcome.store(attempt.unwrap_or(OUTCOME + 1), Ordering::Release);
         }
         drop(bound);
         pass.wake.wake_all();
@@ -505,53 +515,53 @@ impl Inner {
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
         let (inet, endpoint) = (self.host.inet(), || self.endpoint.clone());
-        let nobody = nobody(SocketAddr::new(remote.ip().to_canonical(), 0));
+        let unspecified = unspecified(SocketAddr::new(remote.ip().to_canonical(), 0));
         let Some(kernel) = self.host.kernel() else {
-            return inet.tcp_connect(nobody, remote, options, None, endpoint(), pass);
+            return inet.tcp_connect(unspecified, remote, options, None, endpoint(), pass);
         };
-        // Where the kernel shares the interface it chooses the port, and does not know of a connection there that a
-        // listener of ours has left behind. Ports that do not serve are kept meanwhile, so that it chooses others.
+        // On a shared interface the kernel chooses the port. It does not know of a connection there that one of our
+        // listeners has left behind. Ports that fail are kept reserved meanwhile, so that the kernel chooses others.
         let mut kept: Vec<inet::tcp::Hold> = Vec::new();
         loop {
-            let hold = kernel.hold_any(nobody)?;
-            let local = hold.local().unwrap_or(nobody);
-            let hold: inet::tcp::Hold = Arc::new(hold);
-            let own = Some(hold.clone());
+            let reservation = kernel.hold_any(unspecified)?;
+            let local = reservation.local().unwrap_or(unspecified);
+            let reservation: inet::tcp::Hold = Arc::new(reservation);
+            let own = Some(reservation.clone());
             match inet.tcp_connect_given(local, remote, options, own, endpoint(), pass) {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EADDRNOTAVAIL)
                         && kept.len() < PORTS_TRIED =>
                 {
-                    kept.push(hold);
+                    kept.push(reservation);
                 }
                 other => return other,
             }
         }
     }
 
-    /// Waits until the connection is made, or is not.
-    fn await_connection(&self, limit: &Timeout) -> io::Result<()> {
+    /// Waits until the connection is established or has failed.
+    fn wait_connected(&self, limit: &Timeout) -> io::Result<()> {
         let endpoint = &*self.endpoint;
-        let attempt = self.told.load(Ordering::Acquire) & !TOLD;
+        let attempt = self.outcome.load(Ordering::Acquire) & !OUTCOME;
         let flow = self.connection().ok_or_else(|| errno(libc::ECONNABORTED))?;
-        endpoint.waiting.wait(&Writing(endpoint), limit, || {
-            let moment = endpoint.moment();
+        endpoint.waiting.wait(&WriteChannel(endpoint), limit, || {
+            let snapshot = endpoint.snapshot();
             let ready = flow.ready();
-            endpoint.stands(moment, ready);
+            endpoint.set_ready(snapshot, ready);
             if !ready.any(Ready::WRITABLE | Ready::ERROR | Ready::HANGUP) {
                 return None;
             }
             let failed = match flow.take_error() {
                 Some(code) => Some(code),
-                // Somebody else was told why.
+                // Another call has taken the error.
                 None => (!is_connected(&flow)).then_some(libc::ECONNABORTED),
             };
-            self.tell(attempt, failed.map_or(CONNECTED, |_| FAILED));
+            self.report(attempt, failed.map_or(CONNECTED, |_| FAILED));
             Some(failed.map_or(Ok(()), |code| Err(errno(code))))
         })
     }
 
-    /// `SO_LINGER`: waits until the peer has all, or time is over.
+    /// `SO_LINGER`: waits until the peer has acknowledged everything or `limit` is over.
     fn linger(&self, flow: &Flow, limit: Duration) {
         let deadline = time::now() + limit;
         let Ok(waiter) = Waiter::of_this_thread() else { return };
@@ -560,7 +570,7 @@ impl Inner {
             if left.is_zero() {
                 return;
             }
-            // The last acknowledgement is no event for a socket that is closed: look now and then.
+            // The last acknowledgement does not wake a closed socket: check every millisecond.
             let nap = Some(left.min(Duration::from_millis(1)));
             waiter.start();
             if signal::is_put_off() {
@@ -572,15 +582,15 @@ impl Inner {
     }
 }
 
-/// Whether connecting was called off: a connection that has ended otherwise is shut as well.
-fn is_called_off(ready: Ready) -> bool {
+/// Whether connecting was aborted: a connection that has ended otherwise has its read side closed as well.
+fn is_aborted(ready: Ready) -> bool {
     ready.has(Ready::HANGUP) && !ready.has(Ready::READ_CLOSED)
 }
 
-/// What a connect that did not begin came to, as a kernel would put it.
+/// The errno that Linux would return for a connect that could not start.
 fn explain(host: &Host, remote: SocketAddr, error: io::Error) -> io::Error {
     match error.kind() {
-        // Only the kernel knows the way; perhaps it knows that there is none.
+        // The route is the kernel's. Perhaps it has none.
         io::ErrorKind::Unsupported => match host.kernel().map(|kernel| kernel.knows_way(remote)) {
             Some(Err(none)) => none,
             _ => io::Error::new(
@@ -588,7 +598,7 @@ fn explain(host: &Host, remote: SocketAddr, error: io::Error) -> io::Error {
                 "the way leads over an interface of the kernel's; connect a kernel socket instead",
             ),
         },
-        // Port 0: nobody can listen there.
+        // Port 0: no socket can listen there.
         io::ErrorKind::InvalidInput => errno(libc::ECONNREFUSED),
         _ => error,
     }
@@ -615,15 +625,15 @@ impl Source for Inner {
         let Some(flow) = self.connection() else {
             // `tcp_poll` on a socket in state CLOSE.
             let shut = Events(self.shut.load(Ordering::Relaxed));
-            let pending = self.last().is_some_and(|flow| flow.ready().has(Ready::ERROR));
+            let pending = self.latest().is_some_and(|flow| flow.ready().has(Ready::ERROR));
             let error = if pending { Events::ERROR } else { Events::default() };
             return Events::WRITABLE | Events::HANGUP | shut | error;
         };
-        // Who looks here waits for more.
-        reader_waits(&self.endpoint, &flow);
-        let moment = self.endpoint.moment();
+        // A caller that polls the socket waits for more data.
+        send_deferred_ack(&self.endpoint, &flow);
+        let snapshot = self.endpoint.snapshot();
         let ready = flow.ready();
-        self.endpoint.stands(moment, ready);
+        self.endpoint.set_ready(snapshot, ready);
         events(ready)
     }
 

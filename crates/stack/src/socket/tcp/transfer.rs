@@ -1,8 +1,8 @@
-//! Moving data over a connection.
+//! Receive and send on a connection.
 
 use super::{
-    endpoint::{Endpoint, Reading, Writing},
-    find::Find,
+    direct_delivery::DirectBuffers,
+    endpoint::{Endpoint, ReadChannel, WriteChannel},
     message::SendFlags,
     stream::{Inner, TcpStream, pass},
 };
@@ -13,7 +13,7 @@ use crate::{
     socket::{
         options::errno,
         udp::ReceiveFlags,
-        waiting::{Bed, Call, Something},
+        waiting::{AlreadyReady, Call, WaitChannel},
     },
 };
 use std::{
@@ -24,11 +24,11 @@ use std::{
     time::Duration,
 };
 
-/// The most pieces handed down at once.
-const PIECES: usize = 16;
+/// The most `IoSlice`s passed to the flow at once.
+const MAX_IOVECS: usize = 16;
 
 impl TcpStream {
-    /// As [`read`](Read::read), but the data stays.
+    /// As [`read`](Read::read), but the data stays unread.
     ///
     /// # Errors
     /// As [`read`](Read::read).
@@ -37,8 +37,8 @@ impl TcpStream {
         self.0.receive(&mut [IoSliceMut::new(buffer)], flags)
     }
 
-    /// As [`write`](Write::write), and says that more follows at once (`MSG_MORE`): a last, partial segment
-    /// waits for it, for up to 200 ms.
+    /// As [`write`](Write::write), but more data follows at once (`MSG_MORE`): the last, partial segment waits for it,
+    /// for up to 200 ms.
     ///
     /// # Errors
     /// As [`write`](Write::write).
@@ -48,7 +48,7 @@ impl TcpStream {
 }
 
 impl Inner {
-    /// What is there, else busy poll, else sleep. 0 at the end of the stream.
+    /// Reads unread data; else busy polls; else sleeps. 0 at the end of the stream.
     pub(super) fn receive(
         &self,
         into: &mut [IoSliceMut<'_>],
@@ -61,23 +61,29 @@ impl Inner {
         }
         let endpoint = &*self.endpoint;
         let waiting = &endpoint.waiting;
-        let at_once = flags.dont_wait || waiting.is_nonblocking();
-        let bed = OnFlow { bed: Reading(endpoint), endpoint, flow: &flow, sends: false };
-        let call = Receiving { bed: &bed, peek: flags.peek, find: Find::new(into) };
-        let mut result = waiting.wait_unless(at_once, &bed, &waiting.reading, call);
-        // Who waits no longer gets what is there (SO_RCVLOWAT in socket(7)).
+        let nonblocking = flags.dont_wait || waiting.is_nonblocking();
+        let channel =
+            FlowChannel { channel: ReadChannel(endpoint), endpoint, flow: &flow, sends: false };
+        let call =
+            ReceiveCall { channel: &channel, peek: flags.peek, direct: DirectBuffers::new(into) };
+        let mut result = waiting.wait_nonblocking_if(nonblocking, &channel, &waiting.reading, call);
+        // A wait that ends early returns what is there, less than `SO_RCVLOWAT` (socket(7)).
         if result.is_err() && endpoint.ready().any(Ready::LITTLE) {
-            let mut call = Receiving { bed: &bed, peek: flags.peek, find: Find::new(into) };
-            result = call.take().unwrap_or(result);
+            let mut call = ReceiveCall {
+                channel: &channel,
+                peek: flags.peek,
+                direct: DirectBuffers::new(into),
+            };
+            result = call.read_now().unwrap_or(result);
         }
-        // Who does not wait here may go on to an epoll and wait there, which does not ask us.
-        if at_once || endpoint.is_watched() {
-            bed.reader_waits();
+        // The caller may go on to wait in an epoll, which does not call us before it sleeps.
+        if nonblocking || endpoint.is_watched() {
+            channel.send_deferred_ack();
         }
         result
     }
 
-    /// Hands `data` down; a blocking call returns when all of it has found room.
+    /// Sends `data`; a blocking call returns when all of it is in the send buffer.
     pub(super) fn send(&self, data: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         let unconnected = || errno(self.take_error().unwrap_or(libc::EPIPE));
         let flow = self.connection().ok_or_else(unconnected)?;
@@ -85,38 +91,39 @@ impl Inner {
         let waiting = &endpoint.waiting;
         let len = data.iter().map(|piece| piece.len()).sum();
         let mut sent = 0;
-        let at_once = flags.dont_wait || waiting.is_nonblocking();
-        let bed = OnFlow { bed: Writing(endpoint), endpoint, flow: &flow, sends: true };
-        let result = waiting.wait_unless(at_once, &bed, &waiting.writing, || {
-            // An error that ends a call half done is the next call's.
+        let nonblocking = flags.dont_wait || waiting.is_nonblocking();
+        let channel =
+            FlowChannel { channel: WriteChannel(endpoint), endpoint, flow: &flow, sends: true };
+        let result = waiting.wait_nonblocking_if(nonblocking, &channel, &waiting.writing, || {
+            // An error after a part was sent is returned by the next call.
             if sent > 0 && endpoint.ready().any(Ready::ERROR | Ready::HANGUP) {
                 return Some(Ok(()));
             }
-            let moment = endpoint.moment();
+            let snapshot = endpoint.snapshot();
             match push(&flow, (data, len), flags, &mut sent) {
-                Ok(()) if sent == len || at_once => {
+                Ok(()) if sent == len || nonblocking => {
                     if sent < len {
-                        endpoint.passed(moment, Ready::WRITABLE);
+                        endpoint.clear_ready(snapshot, Ready::WRITABLE);
                     }
                     Some(Ok(()))
                 }
                 Ok(()) => {
-                    endpoint.passed(moment, Ready::WRITABLE);
+                    endpoint.clear_ready(snapshot, Ready::WRITABLE);
                     None
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if sent == 0 && scarce::is(Level::Out) && flow.unacknowledged() == 0 {
                         return Some(Err(errno(libc::ENOBUFS)));
                     }
-                    endpoint.passed(moment, Ready::WRITABLE);
-                    (sent > 0 && at_once).then_some(Ok(()))
+                    endpoint.clear_ready(snapshot, Ready::WRITABLE);
+                    (sent > 0 && nonblocking).then_some(Ok(()))
                 }
                 Err(error) => Some(Err(error)),
             }
         });
-        // Else what acknowledges a stream wakes the interrupt thread as long as its sender finds room.
-        if endpoint.pours(sent) {
-            waiting.look(&bed);
+        // Otherwise a sender that always finds room never polls, and each acknowledgment wakes the interrupt thread.
+        if endpoint.count_sent(sent) {
+            waiting.poll_once(&channel);
         }
         match result {
             Err(error) if sent == 0 => Err(error),
@@ -125,60 +132,60 @@ impl Inner {
     }
 }
 
-/// Where those wait who move data over a connection.
-struct OnFlow<'a, B> {
-    bed: B,
+/// The wait channel of a receive or a send on a flow.
+struct FlowChannel<'a, B> {
+    channel: B,
     endpoint: &'a Endpoint,
     flow: &'a Flow,
-    /// It is room that is waited for.
+    /// The call waits for room to send.
     sends: bool,
 }
 
-/// Who polls this long is not in the middle of a burst: an acknowledgment that was left to him goes out.
+/// After polling this long in vain the receiver is not in the middle of a burst: a deferred acknowledgment is sent.
 const QUIET: Duration = Duration::from_micros(10);
 
-/// The reader waits for more: sends the acknowledgment that was left to his answer, if one was and nothing has carried
-/// it.
+/// Sends the acknowledgment that was deferred to the reader's answer, if no segment has carried it. Called when the reader
+/// waits for more data.
 #[inline]
-pub(super) fn reader_waits(endpoint: &Endpoint, flow: &Flow) {
-    if endpoint.take_ack_left() {
+pub(super) fn send_deferred_ack(endpoint: &Endpoint, flow: &Flow) {
+    if endpoint.take_deferred_ack() {
         let mut pass = pass();
         flow.reader_waits(&mut pass);
         pass.wake.wake_all();
     }
 }
 
-impl<B> OnFlow<'_, B> {
+impl<B> FlowChannel<'_, B> {
     #[inline]
-    fn reader_waits(&self) {
-        reader_waits(self.endpoint, self.flow);
+    fn send_deferred_ack(&self) {
+        send_deferred_ack(self.endpoint, self.flow);
     }
 }
 
-impl<B: Bed> Bed for OnFlow<'_, B> {
+impl<B: WaitChannel> WaitChannel for FlowChannel<'_, B> {
     #[inline]
     fn is_ready(&self) -> bool {
-        self.bed.is_ready()
+        self.channel.is_ready()
     }
 
     #[inline]
-    fn looked(&self, found: usize, polled: Duration) -> bool {
+    fn after_pass(&self, found: usize, polled: Duration) -> bool {
         if polled >= QUIET {
             cold_path();
-            self.reader_waits();
+            self.send_deferred_ack();
         }
         self.sends && found > 0 && self.flow.has_room()
     }
 
-    /// A sender's polling finds the acknowledgments that make room.
+    /// A sender's polls find the acknowledgments that make room.
     #[inline]
-    fn is_moved_by_polling(&self) -> bool {
+    fn progresses_by_polling(&self) -> bool {
         self.sends
     }
 
     #[inline]
-    fn poller(&self) -> usize {
-        self.bed.poller()
+    fn poller_id(&self) -> usize {
+        self.channel.poller_id()
     }
 
     #[inline]
@@ -188,77 +195,77 @@ impl<B: Bed> Bed for OnFlow<'_, B> {
 
     #[inline]
     fn context(&self) -> Option<Arc<Context>> {
-        self.bed.context()
+        self.channel.context()
     }
 
-    fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something> {
-        self.reader_waits();
-        self.bed.join(waiter)
+    fn prepare_to_wait(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, AlreadyReady> {
+        self.send_deferred_ack();
+        self.channel.prepare_to_wait(waiter)
     }
 
-    fn leave(&self, waiter: &Arc<Waiter>) {
-        self.bed.leave(waiter);
+    fn finish_wait(&self, waiter: &Arc<Waiter>) {
+        self.channel.finish_wait(waiter);
     }
 }
 
-/// A receive.
-struct Receiving<'a, 'b> {
-    bed: &'a OnFlow<'a, Reading<'a>>,
+/// One receive call.
+struct ReceiveCall<'a, 'b> {
+    channel: &'a FlowChannel<'a, ReadChannel<'a>>,
     peek: bool,
-    find: Find<'a, 'b>,
+    direct: DirectBuffers<'a, 'b>,
 }
 
-impl Receiving<'_, '_> {
-    /// What is there now, however little.
+impl ReceiveCall<'_, '_> {
+    /// Reads the unread data, however little.
     #[inline]
-    fn take(&mut self) -> Option<io::Result<usize>> {
-        let endpoint = self.bed.endpoint;
-        let moment = endpoint.moment();
+    fn read_now(&mut self) -> Option<io::Result<usize>> {
+        let endpoint = self.channel.endpoint;
+        let snapshot = endpoint.snapshot();
         let mut pass = pass();
-        let result = self.bed.flow.recv(self.find.into, self.peek, &mut pass);
+        let result = self.channel.flow.recv(self.direct.into, self.peek, &mut pass);
         pass.wake.wake_all();
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                endpoint.passed(moment, Ready::READABLE | Ready::LITTLE | Ready::URGENT);
+                endpoint.clear_ready(snapshot, Ready::READABLE | Ready::LITTLE | Ready::URGENT);
                 None
             }
             done => Some(done),
         }
     }
 
-    /// Whether less than `SO_RCVLOWAT` is there, and still all that is asked for.
+    /// Whether the unread data, though less than `SO_RCVLOWAT`, fills the buffers.
     #[cold]
     fn is_enough(&self) -> bool {
-        self.bed.flow.unread() >= self.find.room()
+        self.channel.flow.unread() >= self.direct.room()
     }
 }
 
-impl Call for Receiving<'_, '_> {
+impl Call for ReceiveCall<'_, '_> {
     type Output = usize;
 
     #[inline]
     fn attempt(&mut self) -> Option<io::Result<usize>> {
-        if let Some(found) = self.find.take() {
+        if let Some(found) = self.direct.take_delivered() {
             return Some(Ok(found));
         }
-        let ready = self.bed.endpoint.ready();
-        // An urgent byte alone is passed over.
+        let ready = self.channel.endpoint.ready();
+        // `Ready::URGENT`: an urgent byte in front of the data is skipped by the receive.
         if ready.any(Ready::READABLE | Ready::URGENT)
             || ready.any(Ready::LITTLE) && self.is_enough()
         {
-            return self.take();
+            return self.read_now();
         }
         None
     }
 
     #[inline]
     fn direct(&mut self) -> Option<&mut dyn Direct> {
-        if self.peek { None } else { Some(&mut self.find) }
+        if self.peek { None } else { Some(&mut self.direct) }
     }
 }
 
-/// Hands down what of `data`, `len` bytes in all, is after the first `sent` bytes, until there is no room; `sent`
-/// grows. `Ok` also if only a part had room.
+/// Sends `data`, `len` bytes in all, from byte `sent` on, until there is no room; adds to `sent`. `Ok` also if only a
+/// part had room.
 #[inline]
 fn push(
     flow: &Flow,
@@ -289,7 +296,7 @@ fn push_one(
             None => flow.send(&[rest], flags.more, pass)?,
             Some(mark) => flow.send_marked(&[rest], flags.more, mark, pass)?,
         };
-        // What was sent of it makes room again, where little may wait to be sent.
+        // Sending makes room again if little may stay unsent (`TCP_NOTSENT_LOWAT`).
         if *sent == data.len() || !flow.has_room() {
             return Ok(());
         }
@@ -304,7 +311,7 @@ fn push_many(
     pass: &mut Pass<'_>,
 ) -> io::Result<()> {
     loop {
-        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let mut pieces = [IoSlice::new(&[]); MAX_IOVECS];
         let (count, wanted) = rest(data, *sent, &mut pieces);
         let last = *sent + wanted == len;
         let more = flags.more || !last;
@@ -319,12 +326,11 @@ fn push_many(
     }
 }
 
-/// Writes to `pieces` what of `data` is after its first `skip` bytes, as far as there is room: how many pieces
-/// and bytes.
+/// Fills `pieces` with `data` from byte `skip` on, as far as there is room. Returns the number of pieces and bytes.
 fn rest<'a>(
     data: &'a [IoSlice<'_>],
     mut skip: usize,
-    pieces: &mut [IoSlice<'a>; PIECES],
+    pieces: &mut [IoSlice<'a>; MAX_IOVECS],
 ) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     for piece in data {
@@ -352,7 +358,7 @@ impl Read for &TcpStream {
 }
 
 impl Write for &TcpStream {
-    /// Returns when all of `data` has found room, unless non-blocking; the write timeout, an error or a signal
+    /// Returns when all of `data` is in the send buffer, unless non-blocking; the write timeout, an error or a signal
     /// may end it earlier.
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.0.send(&[IoSlice::new(data)], SendFlags::default())
@@ -400,12 +406,12 @@ mod tests {
         let text: Vec<u8> = (0..100).collect();
         let data: Vec<IoSlice> = text.chunks(3).map(IoSlice::new).collect();
         for skip in 0..=100 {
-            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let mut pieces = [IoSlice::new(&[]); MAX_IOVECS];
             let (count, bytes) = rest(&data, skip, &mut pieces);
             let got: Vec<u8> =
                 pieces[..count].iter().flat_map(|piece| piece.iter().copied()).collect();
             assert_eq!(got, &text[skip..skip + bytes], "{skip}");
-            assert!(count == PIECES || skip + bytes == 100, "{skip}");
+            assert!(count == MAX_IOVECS || skip + bytes == 100, "{skip}");
         }
     }
 }

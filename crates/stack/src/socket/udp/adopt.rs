@@ -1,5 +1,5 @@
-//! A socket of ours made of the kernel's: for those who bring existing programs' sockets here, after bind(2) has
-//! said all that is to be said about the port.
+//! Our UDP socket made of a kernel socket, for a library that moves an existing program's sockets to the stack. bind(2)
+//! on the kernel socket has already checked everything about the port.
 
 use super::{Bound, UdpSocket};
 use crate::{
@@ -12,11 +12,12 @@ use crate::{
 use std::{io, net::UdpSocket as KernelSocket, os::fd::AsFd};
 
 impl UdpSocket {
-    /// A socket at the address that `kernel` is bound to, connected where it is connected. `kernel` becomes the
-    /// shadow of the new socket: it holds the port, what reaches it is delivered (also what came before), and what
-    /// our queues cannot carry leaves by it. Others may hold descriptors of it; they must not receive from it.
+    /// A socket at the address that `kernel` is bound to, connected to the same peer. `kernel` becomes the companion of
+    /// the new socket: it holds the port; datagrams that reach it, also those that came before, are delivered here; and
+    /// datagrams that our queues cannot carry are sent by it. Other processes may have descriptors of it, but must not
+    /// receive from it.
     ///
-    /// Options are not taken over but for those that bind(2) looks at.
+    /// Of the options only those that bind(2) uses are copied.
     ///
     /// # Errors
     /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what binding can fail
@@ -39,7 +40,7 @@ impl UdpSocket {
             None => None,
         };
         let Some(shadow) = shadow else { return Err(errno(libc::EADDRNOTAVAIL)) };
-        // Who may share the port, bind(2) has said.
+        // bind(2) has already decided which sockets may share the port.
         let options = BindOptions { reuse_address: true, ..inner.endpoint.options.bind() };
         let inet = host.inet().udp_bind(local, options, inner.endpoint.clone())?;
         let remote = kernel.peer_addr().ok();
@@ -49,7 +50,7 @@ impl UdpSocket {
         }
         shadow.steer(local)?;
         let bound = Bound { inet, remote, kernel: Some(shadow) };
-        inner.enlist(lock(&inner.binding).insert(bound));
+        inner.set_ledger_entry(lock(&inner.binding).insert(bound));
         Ok(socket)
     }
 }

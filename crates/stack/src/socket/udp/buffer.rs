@@ -1,5 +1,5 @@
-//! A socket's receive buffer: datagrams in order, each copied in once from the ring. Its memory grows to
-//! what the socket has needed, up to its limit, and an idle socket has none.
+//! A socket's receive buffer: datagrams in order, each copied in once from the ring. Its memory grows to the most that
+//! the socket has needed, up to its limit; a socket that has queued no datagram has none.
 
 use crate::{
     napi::NapiId,
@@ -12,7 +12,7 @@ use std::{
     net::SocketAddr,
 };
 
-/// What is kept of a datagram beside its bytes.
+/// What is kept of a datagram in addition to its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meta {
     pub(super) len: u32,
@@ -24,7 +24,7 @@ pub(super) struct Meta {
     pub(super) arrived: Instant,
 }
 
-/// What each datagram counts beside its bytes, so that empty ones are bounded too.
+/// What each datagram counts in addition to its bytes, so that empty ones are limited too.
 const OVERHEAD: usize = 64;
 
 /// Datagrams waiting to be received.
@@ -35,19 +35,19 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// How many datagrams wait.
+    /// The number of datagrams.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.metas.len()
     }
 
-    /// How many bytes they have.
+    /// The number of their bytes.
     #[inline]
     pub(super) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Adds a datagram. False if that would take more than `limit` bytes; one always fits.
+    /// Adds a datagram. False if that would take more than `limit` bytes; an empty buffer always takes one.
     #[inline]
     pub(super) fn push(&mut self, meta: Meta, payload: &[u8], limit: usize) -> bool {
         let used = self.bytes.len() + (self.metas.len() + 1) * OVERHEAD;
@@ -64,7 +64,7 @@ impl Buffer {
         true
     }
 
-    /// Makes room for a datagram of `len` bytes more, if there is memory.
+    /// Allocates room for one more datagram of `len` bytes, if there is memory.
     #[cold]
     fn grow(&mut self, len: usize) -> bool {
         !scarce::is(Level::Short)
@@ -77,8 +77,8 @@ impl Buffer {
         self.metas.front()
     }
 
-    /// Moves the oldest datagram into `into`; what does not fit is lost, as with any datagram socket.
-    /// Returns what is known of it and how many bytes were moved.
+    /// Moves the oldest datagram into `into`; bytes that do not fit are lost, as with any datagram socket.
+    /// Returns its metadata and the number of bytes copied.
     #[inline]
     pub(super) fn pop(&mut self, into: &mut [u8]) -> Option<(Meta, usize)> {
         let meta = self.metas.pop_front()?;
@@ -92,8 +92,8 @@ impl Buffer {
         Some((meta, copied))
     }
 
-    /// As [`pop`](Buffer::pop), into several pieces, one after the other.
-    pub(super) fn pop_pieces(&mut self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
+    /// As [`pop`](Buffer::pop), into several buffers, one after the other.
+    pub(super) fn pop_vectored(&mut self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
         if let [one] = into {
             return self.pop(one);
         }
@@ -103,7 +103,7 @@ impl Buffer {
         Some(found)
     }
 
-    /// Copies the oldest datagram into several pieces without taking it.
+    /// Copies the oldest datagram into several buffers without removing it.
     pub(super) fn peek(&self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
         let meta = *self.metas.front()?;
         let (head, tail) = self.bytes.as_slices();
@@ -113,13 +113,13 @@ impl Buffer {
         Some((meta, copied))
     }
 
-    /// Gives the memory back.
+    /// Drops all datagrams and frees the memory.
     pub(super) fn clear(&mut self) {
         *self = Buffer::default();
     }
 }
 
-/// Copies `from` into the pieces of `into`, one after the other: how many bytes had room.
+/// Copies `from` into the buffers of `into`, one after the other. Returns the number of bytes copied.
 pub(super) fn scatter(from: [&[u8]; 2], into: &mut [IoSliceMut<'_>]) -> usize {
     let mut from = from.into_iter();
     let mut rest = from.next().unwrap_or_default();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_come_out_as_they_went_in_whatever_wraps() {
+    fn datagrams_come_out_as_they_went_in_across_wraparound() {
         let mut buffer = Buffer::default();
         let mut into = [0; 300];
         for round in 0..1000usize {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_what_fits_and_one_always_does() {
+    fn a_datagram_within_the_limit_fits_and_an_empty_buffer_takes_any() {
         let two = 2 * OVERHEAD + 5 + 3;
         for (limit, fits) in [(two, true), (two - 1, false), (0, false)] {
             let mut buffer = Buffer::default();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_buffer_cuts_one_datagram_and_spares_the_next() {
+    fn a_short_buffer_cuts_one_datagram_but_not_the_next() {
         let mut buffer = Buffer::default();
         buffer.push(meta(5), b"12345", 1000);
         buffer.push(meta(2), b"67", 1000);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_take_what_one_buffer_would_whatever_wraps() {
+    fn several_buffers_receive_the_same_bytes_as_one_across_wraparound() {
         let mut buffer = Buffer::default();
         for round in 0..600usize {
             let payload: Vec<u8> = (0..round % 97).map(|i| (i + round) as u8).collect();
@@ -207,7 +207,7 @@ mod tests {
                     let mut pieces = [IoSliceMut::new(a), IoSliceMut::new(b), IoSliceMut::new(c)];
                     match peek {
                         true => buffer.peek(&mut pieces).unwrap(),
-                        false => buffer.pop_pieces(&mut pieces).unwrap(),
+                        false => buffer.pop_vectored(&mut pieces).unwrap(),
                     }
                 };
             for peek in [true, false] {

@@ -1,5 +1,5 @@
-//! The receiving end of a UDP socket: where the pass over a queue leaves datagrams and errors, and where
-//! receivers find them. It knows nothing of sending, of its binding or of the host.
+//! The receive side of a UDP socket: passes put datagrams and errors here, receivers take them. It does not depend on
+//! sending, the binding or the host.
 
 use super::{
     Groups,
@@ -12,9 +12,9 @@ use crate::{
     ledger::{CLOSE, ESTABLISHED, Place, Standing},
     napi::{Context, Driver, NapiId, Pass, Waiter, WakeList},
     socket::{
-        readiness::{Events, WaitQueue, Watch, tell},
+        readiness::{Events, WaitQueue, Watch, notify_watchers},
         source::Source,
-        waiting::{Bed, Followed, Something, Waiting},
+        waiting::{AlreadyReady, LastNapi, WaitChannel, WaitOptions},
     },
     sync::lock,
 };
@@ -27,14 +27,14 @@ use std::{
     },
 };
 
-/// What a socket has counted: how its datagrams found their way in.
+/// The counters of a socket, by the kind of pass that delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketStats {
-    /// Datagrams found by the socket's own busy poll.
+    /// Datagrams delivered by the socket's own busy poll.
     pub own_polls: u64,
     /// Datagrams delivered by another thread's or socket's busy poll.
     pub other_polls: u64,
-    /// Datagrams delivered by the interrupt's side.
+    /// Datagrams delivered by the interrupt thread.
     pub interrupts: u64,
     /// Datagrams that came through the kernel (fragments, loopback, other interfaces).
     pub kernel: u64,
@@ -42,18 +42,18 @@ pub struct SocketStats {
     pub drops: u64,
 }
 
-/// The receiving end.
+/// The receive side.
 pub(super) struct Endpoint {
     pub(super) options: Options,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: WaitOptions,
     groups: RwLock<Groups>,
     hook: Option<DeliveryHook>,
-    /// Datagrams that went past the queue, see [`find`](super::find).
+    /// The number of direct deliveries, see [`direct_delivery`](super::direct_delivery).
     direct: AtomicU64,
-    /// Not zero if a receive would return at once. Written under the lock of `rx`, read without.
-    attention: AtomicU64,
+    /// Not zero if a receive would return at once. Written under the lock of `rx`, read without it.
+    pending: AtomicU64,
     rx: Mutex<Receive>,
-    /// What a send must look at first, of [`SHUT`] and [`ERROR`]. Written under the lock of `rx`.
+    /// The flags that a send must check first, of [`SHUT`] and [`ERROR`]. Written under the lock of `rx`.
     sending: AtomicU32,
     connected: AtomicBool,
     closed: AtomicBool,
@@ -70,27 +70,28 @@ struct Receive {
     wait: WaitQueue,
     error: Option<i32>,
     shut: bool,
-    followed: Followed,
+    last_napi: LastNapi,
     stats: SocketStats,
-    /// Its line in the host's ledger, and whether it is connected.
-    place: Option<(Place, u8)>,
+    /// Its entry in the host's ledger, and its state there.
+    ledger_entry: Option<(Place, u8)>,
 }
 
 impl Receive {
-    /// Keeps the ledger, if there is one.
+    /// Updates the entry in the ledger, if there is one.
     #[inline]
-    fn note(&self) {
-        if let Some((place, state)) = &self.place {
-            let (unread, napi) = (self.buffer.bytes(), self.followed.napi());
-            place.note(&Standing { state: *state, unread, napi, ..Standing::default() });
+    fn update_ledger(&self) {
+        if let Some((ledger_entry, state)) = &self.ledger_entry {
+            let (unread, napi) = (self.buffer.bytes(), self.last_napi.napi());
+            ledger_entry.note(&Standing { state: *state, unread, napi, ..Standing::default() });
         }
     }
 
-    fn attention(&self) -> u64 {
+    fn pending(&self) -> u64 {
         self.buffer.len() as u64 + u64::from(self.error.is_some()) + u64::from(self.shut)
     }
 
-    /// A receive would return at once for another reason than an error, of which poll tells by itself (`datagram_poll`).
+    /// Whether a receive would return a datagram or the end. An error alone does not make a socket readable
+    /// (`datagram_poll`).
     fn is_readable(&self) -> bool {
         self.buffer.len() > 0 || self.shut
     }
@@ -117,13 +118,13 @@ impl UdpEndpoint for Endpoint {
             tos: datagram.tos,
             arrived: pass.now,
         };
-        if !self.has_attention() && pass.put(self.poller(), datagram.payload, &meta) {
+        if !self.is_pending() && pass.put(self.poller_id(), datagram.payload, &meta) {
             self.direct.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         let limit = self.options.receive_buffer.load(Ordering::Relaxed) as usize;
         let mut rx = lock(&self.rx);
-        // It came too late by a moment, and goes the way of what was queued.
+        // The socket was closed just now: the datagram is discarded like the queued ones.
         if self.closed.load(Ordering::Relaxed) {
             return true;
         }
@@ -132,21 +133,21 @@ impl UdpEndpoint for Endpoint {
             return false;
         }
         match pass.driver {
-            Driver::BusyPoll(poller) if poller == self.poller() => rx.stats.own_polls += 1,
+            Driver::BusyPoll(poller) if poller == self.poller_id() => rx.stats.own_polls += 1,
             Driver::BusyPoll(_) => rx.stats.other_polls += 1,
             Driver::Interrupt => rx.stats.interrupts += 1,
             Driver::Kernel => rx.stats.kernel += 1,
         }
-        rx.followed.follow(pass.napi);
-        rx.note();
-        self.attention.store(rx.attention(), Ordering::Release);
-        let sleeper = rx.wait.next_sleeper();
+        rx.last_napi.mark(pass.napi);
+        rx.update_ledger();
+        self.pending.store(rx.pending(), Ordering::Release);
+        let sleeper = rx.wait.pop_sleeper();
         let watchers = rx.wait.watchers();
         drop(rx);
         if let Some(sleeper) = sleeper {
             pass.wake.push(sleeper);
         }
-        tell(watchers.as_ref(), Events::READABLE, pass.napi, &mut pass.wake);
+        notify_watchers(watchers.as_ref(), Events::READABLE, pass.napi, &mut pass.wake);
         true
     }
 
@@ -156,12 +157,13 @@ impl UdpEndpoint for Endpoint {
     }
 
     fn error(&self, error: SocketError, _remote: SocketAddr, pass: &mut Pass<'_>) {
-        // Who sends to many is not told that one is missing (`__udp4_lib_err`, without IP_RECVERR).
-        let told = error.hard || error.errno == libc::EMSGSIZE && self.options.discover().is_told();
-        if !told || !self.connected.load(Ordering::Relaxed) {
+        // An unconnected socket gets no ICMP errors (`__udp4_lib_err`, without IP_RECVERR).
+        let reported =
+            error.hard || error.errno == libc::EMSGSIZE && self.options.discover().is_told();
+        if !reported || !self.connected.load(Ordering::Relaxed) {
             return;
         }
-        self.fail(error.errno, &mut pass.wake);
+        self.set_error(error.errno, &mut pass.wake);
     }
 }
 
@@ -169,11 +171,11 @@ impl Endpoint {
     pub(super) fn new(busy_read: u32, hook: Option<DeliveryHook>) -> Endpoint {
         Endpoint {
             options: Options::new(),
-            waiting: Waiting::new(busy_read),
+            waiting: WaitOptions::new(busy_read),
             groups: RwLock::default(),
             hook,
             direct: AtomicU64::new(0),
-            attention: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
             rx: Mutex::default(),
             sending: AtomicU32::new(0),
             connected: AtomicBool::new(false),
@@ -191,44 +193,44 @@ impl Endpoint {
 
     /// Whether a receive would return at once.
     #[inline]
-    pub(super) fn has_attention(&self) -> bool {
-        self.attention.load(Ordering::Acquire) != 0
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire) != 0
     }
 
-    /// Changes the receive state and tells everybody.
+    /// Changes the receive state, wakes all sleepers and notifies all watchers.
     fn change(&self, wake: &mut WakeList, events: Events, change: impl FnOnce(&mut Receive)) {
         let mut rx = lock(&self.rx);
         change(&mut rx);
-        self.attention.store(rx.attention(), Ordering::Release);
+        self.pending.store(rx.pending(), Ordering::Release);
         rx.wait.drain_sleepers().for_each(|sleeper| wake.push(sleeper));
-        let (watchers, napi) = (rx.wait.watchers(), rx.followed.napi());
+        let (watchers, napi) = (rx.wait.watchers(), rx.last_napi.napi());
         drop(rx);
-        tell(watchers.as_ref(), events, napi, wake);
+        notify_watchers(watchers.as_ref(), events, napi, wake);
     }
 
-    /// An error is pending from now on, and everybody is told.
-    fn fail(&self, errno: i32, wake: &mut WakeList) {
+    /// Makes an error pending, wakes all sleepers and notifies all watchers.
+    fn set_error(&self, errno: i32, wake: &mut WakeList) {
         self.change(wake, Events::ERROR, |rx| {
             rx.error = Some(errno);
             self.sending.fetch_or(ERROR, Ordering::Release);
         });
     }
 
-    /// An error that was taken is pending again.
+    /// Makes an error that was taken pending again.
     pub(super) fn put_back_error(&self, errno: i32) {
         let mut wake = WakeList::default();
-        self.fail(errno, &mut wake);
+        self.set_error(errno, &mut wake);
         wake.wake_all();
     }
 
-    /// What there is without waiting: the pending error, else `take` a datagram, else the end.
+    /// Receives without waiting: the pending error; else what `take` takes from the buffer; else the end (`Ok(None)`).
     ///
-    /// `None` if there is nothing.
+    /// `None` if there is nothing to receive.
     pub(super) fn take<T>(
         &self,
         take: impl FnOnce(&mut Buffer) -> Option<T>,
     ) -> Option<io::Result<Option<T>>> {
-        if !self.has_attention() {
+        if !self.is_pending() {
             return None;
         }
         let mut rx = lock(&self.rx);
@@ -241,11 +243,11 @@ impl Endpoint {
         } else {
             return None;
         };
-        rx.note();
-        self.attention.store(rx.attention(), Ordering::Release);
-        // A sleeper may have been woken for a datagram that someone else then took, and others for one each:
-        // who leaves data behind passes the word on.
-        let next = if rx.buffer.len() > 0 { rx.wait.next_sleeper() } else { None };
+        rx.update_ledger();
+        self.pending.store(rx.pending(), Ordering::Release);
+        // Another thread may take the datagram that a sleeper was woken for. So a receiver that leaves datagrams
+        // behind wakes the next sleeper.
+        let next = if rx.buffer.len() > 0 { rx.wait.pop_sleeper() } else { None };
         drop(rx);
         if let Some(next) = next {
             next.wake();
@@ -257,7 +259,7 @@ impl Endpoint {
     pub(super) fn take_error(&self) -> Option<i32> {
         let mut rx = lock(&self.rx);
         let error = self.take_error_of(&mut rx);
-        self.attention.store(rx.attention(), Ordering::Release);
+        self.pending.store(rx.pending(), Ordering::Release);
         error
     }
 
@@ -270,7 +272,7 @@ impl Endpoint {
         error
     }
 
-    /// Why a send fails before it begins: the pending error, which it takes, or EPIPE.
+    /// Whether a send may begin. The error is the pending one, which is cleared, or EPIPE.
     #[inline]
     pub(super) fn may_send(&self) -> Result<(), i32> {
         match self.sending.load(Ordering::Acquire) {
@@ -283,20 +285,20 @@ impl Endpoint {
         if self.is_shut_for_writing() { Err(libc::EPIPE) } else { Ok(()) }
     }
 
-    /// Whether it has a peer: only then is it told what becomes of its datagrams.
+    /// Records whether the socket has a peer: only then does it get ICMP errors.
     pub(super) fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Ordering::Relaxed);
     }
 
-    /// It stands in the host's ledger from now on; `connected`: with a peer.
-    pub(super) fn enlist(&self, place: Option<Place>, connected: bool) {
+    /// Sets its entry in the host's ledger.
+    pub(super) fn set_ledger_entry(&self, ledger_entry: Option<Place>, connected: bool) {
         let state = if connected { ESTABLISHED } else { CLOSE };
         let mut rx = lock(&self.rx);
-        rx.place = place.map(|place| (place, state));
-        rx.note();
+        rx.ledger_entry = ledger_entry.map(|ledger_entry| (ledger_entry, state));
+        rx.update_ledger();
     }
 
-    /// Ends receiving, sending or both, and tells whoever waits.
+    /// Ends receiving, sending or both, wakes all sleepers and notifies all watchers.
     pub(super) fn shut(&self, reading: bool, writing: bool) {
         let mut wake = WakeList::default();
         self.change(&mut wake, Events::READABLE | Events::READ_HANGUP | Events::HANGUP, |rx| {
@@ -312,15 +314,15 @@ impl Endpoint {
         self.sending.load(Ordering::Acquire) & SHUT != 0
     }
 
-    /// The end: nothing more comes in, who watches forgets it, the memory is given back.
+    /// Closes it: discards datagrams, tells the watchers and removes them, frees the memory.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         let mut rx = lock(&self.rx);
         rx.shut = true;
         rx.buffer.clear();
-        rx.place = None;
-        rx.followed.forget();
-        let watchers = rx.wait.forget_watchers();
+        rx.ledger_entry = None;
+        rx.last_napi.forget();
+        let watchers = rx.wait.take_watchers();
         drop(rx);
         for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
             watch.closed();
@@ -333,45 +335,45 @@ impl Endpoint {
         stats
     }
 
-    /// How many datagrams wait, and the size of the first.
+    /// The number of datagrams in the buffer, and the size of the first.
     pub(super) fn queued(&self) -> (usize, usize) {
         let rx = lock(&self.rx);
         (rx.buffer.len(), rx.buffer.front().map_or(0, |meta| meta.len as usize))
     }
 }
 
-impl Bed for Endpoint {
+impl WaitChannel for Endpoint {
     #[inline]
     fn is_ready(&self) -> bool {
-        self.has_attention()
+        self.is_pending()
     }
 
     #[inline]
-    fn poller(&self) -> usize {
+    fn poller_id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
     #[inline]
     fn context(&self) -> Option<Arc<Context>> {
-        lock(&self.rx).followed.context()
+        lock(&self.rx).last_napi.context()
     }
 
-    fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something> {
+    fn prepare_to_wait(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, AlreadyReady> {
         let mut rx = lock(&self.rx);
-        if rx.attention() > 0 {
-            return Err(Something);
+        if rx.pending() > 0 {
+            return Err(AlreadyReady);
         }
-        rx.wait.sleep(waiter.clone());
-        Ok(rx.followed.context())
+        rx.wait.add_sleeper(waiter.clone());
+        Ok(rx.last_napi.context())
     }
 
-    fn leave(&self, waiter: &Arc<Waiter>) {
+    fn finish_wait(&self, waiter: &Arc<Waiter>) {
         let mut rx = lock(&self.rx);
-        // If it had been taken off to be woken and leaves without looking, the wake-up goes to the next.
-        let next = if rx.wait.leave(waiter) || rx.buffer.len() == 0 {
+        // If a wake-up had removed the waiter, which leaves without a receive, the wake-up goes to the next.
+        let next = if rx.wait.remove_sleeper(waiter) || rx.buffer.len() == 0 {
             None
         } else {
-            rx.wait.next_sleeper()
+            rx.wait.pop_sleeper()
         };
         drop(rx);
         if let Some(next) = next {
@@ -401,7 +403,7 @@ impl Source for Endpoint {
 
     fn is_ready_for(&self, interest: Events) -> bool {
         let writable = interest.has(Events::WRITABLE);
-        (writable || self.has_attention()) && !self.readiness().reported(interest).is_empty()
+        (writable || self.is_pending()) && !self.readiness().reported(interest).is_empty()
     }
 
     fn is_closed(&self) -> bool {
@@ -409,19 +411,19 @@ impl Source for Endpoint {
     }
 
     fn napi(&self) -> Option<NapiId> {
-        lock(&self.rx).followed.napi()
+        lock(&self.rx).last_napi.napi()
     }
 
     fn context(&self) -> Option<Arc<Context>> {
-        Bed::context(self)
+        WaitChannel::context(self)
     }
 
     fn watch(&self, watch: Arc<dyn Watch>) {
-        lock(&self.rx).wait.watch(watch);
+        lock(&self.rx).wait.add_watcher(watch);
     }
 
     fn unwatch(&self, watch: &Arc<dyn Watch>) {
-        lock(&self.rx).wait.unwatch(watch);
+        lock(&self.rx).wait.remove_watcher(watch);
     }
 }
 
@@ -430,9 +432,9 @@ mod tests {
     use super::*;
     use crate::time::Instant;
 
-    /// One that was woken for a datagram may find that somebody else has it, and sleep again.
+    /// A thread that was woken for a datagram may find that another thread has taken it, and sleep again.
     #[test]
-    fn who_leaves_a_datagram_behind_wakes_the_next_sleeper_and_no_other_does() {
+    fn only_a_receiver_that_leaves_a_datagram_behind_wakes_the_next_sleeper() {
         let endpoint = Endpoint::new(0, None);
         let at = SocketAddr::from(([10, 0, 0, 1], 7));
         let datagram = Datagram { from: at, to: at, ttl: 64, tos: 0, payload: b"x" };
@@ -443,7 +445,7 @@ mod tests {
         let sleepers = [(); 2].map(|()| Arc::new(Waiter::new().unwrap()));
         for sleeper in &sleepers {
             sleeper.start();
-            lock(&endpoint.rx).wait.sleep(sleeper.clone());
+            lock(&endpoint.rx).wait.add_sleeper(sleeper.clone());
         }
         let woken = || sleepers.each_ref().map(|sleeper| sleeper.is_woken());
         let take = || endpoint.take(|buffer| buffer.pop(&mut [0; 1])).unwrap().unwrap().unwrap();

@@ -1,11 +1,11 @@
-//! Multicast groups of a socket. The kernel joins them on the socket's kernel half (IGMP, MLD, the NIC's filter); here
-//! stands what it was told, so that datagrams that come over our queues reach those who would have had them there.
+//! Multicast groups of a socket. The companion joins them in the kernel (IGMP, MLD, the NIC's filter). This is a copy of
+//! its memberships, so that datagrams from our queues reach the same sockets as they would in the kernel.
 
 use super::{Bound, Inner, UdpSocket};
 use crate::{socket::options::errno, sync::lock};
 use std::{io, net::IpAddr};
 
-/// Which groups a socket is in, on which interfaces (by their numbers), and whose datagrams to them it hears.
+/// The groups that a socket is in, on which interfaces (by index), and from which sources it receives.
 ///
 /// ```
 /// use busypoll_stack::Groups;
@@ -20,7 +20,8 @@ use std::{io, net::IpAddr};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
     memberships: Vec<Membership>,
-    /// `IP_MULTICAST_ALL` and `IPV6_MULTICAST_ALL` are off: groups that others have joined are not heard.
+    /// `IP_MULTICAST_ALL` and `IPV6_MULTICAST_ALL` are off: datagrams to groups that only other sockets have joined are
+    /// not received.
     only_joined: [bool; 2],
 }
 
@@ -31,12 +32,12 @@ struct Membership {
     sources: Sources,
 }
 
-/// Who is heard in a group (RFC 3376 section 2, the filter mode).
+/// The source filter of a membership (RFC 3376 section 2, the filter mode).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sources {
-    /// Everybody but these: EXCLUDE.
+    /// All sources but these: EXCLUDE.
     AllBut(Vec<IpAddr>),
-    /// These: INCLUDE.
+    /// Only these: INCLUDE.
     Only(Vec<IpAddr>),
 }
 
@@ -46,7 +47,7 @@ impl Groups {
         self.memberships.iter_mut().find(is).map(|it| &mut it.sources)
     }
 
-    /// Sets who is heard in a group, joined or not: `IP_MSFILTER`, `MCAST_MSFILTER`.
+    /// Sets the source filter of a group, joined or not: `IP_MSFILTER`, `MCAST_MSFILTER`.
     pub fn set(&mut self, group: IpAddr, interface: u32, sources: Sources) {
         match self.find(group, interface) {
             Some(known) => *known = sources,
@@ -72,7 +73,7 @@ impl Groups {
         }
     }
 
-    /// `IP_DROP_SOURCE_MEMBERSHIP`, `MCAST_LEAVE_SOURCE_GROUP`: the last source leaves the group (`ip_mc_source`).
+    /// `IP_DROP_SOURCE_MEMBERSHIP`, `MCAST_LEAVE_SOURCE_GROUP`: without the last source the group is left (`ip_mc_source`).
     pub fn leave_source(&mut self, group: IpAddr, interface: u32, source: IpAddr) {
         if let Some(Sources::Only(list)) = self.find(group, interface) {
             list.retain(|it| *it != source);
@@ -96,13 +97,13 @@ impl Groups {
         }
     }
 
-    /// `IP_MULTICAST_ALL` of IPv4, `IPV6_MULTICAST_ALL` of IPv6: also groups that others have joined are heard, as
-    /// they are from the beginning.
+    /// `IP_MULTICAST_ALL`, or `IPV6_MULTICAST_ALL` if `of_v6`: datagrams to groups that other sockets have joined are
+    /// received, too. On by default.
     pub fn hear_all(&mut self, of_v6: bool, on: bool) {
         self.only_joined[usize::from(of_v6)] = !on;
     }
 
-    /// Whether a datagram from `source` to `group` that came in over `interface` is heard (`ip_mc_sf_allow`,
+    /// Whether a datagram from `source` to `group` that came in over `interface` is received (`ip_mc_sf_allow`,
     /// `inet6_mc_check`).
     pub fn hears(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
         let is = |it: &&Membership| it.group == group && it.interface == interface;
@@ -113,7 +114,7 @@ impl Groups {
         }
     }
 
-    /// Whether the socket is in `group`, on whatever interface.
+    /// Whether the socket is in `group` on any interface.
     pub fn contains(&self, group: IpAddr) -> bool {
         self.memberships.iter().any(|it| it.group == group)
     }
@@ -125,13 +126,13 @@ impl Groups {
 }
 
 impl UdpSocket {
-    /// Joins `group` on the interface of number `interface`. What is sent to it at the socket's port comes over our
-    /// queues as long as no socket of another process hears it, and through the kernel while one does; that is looked
-    /// after once a second.
+    /// Joins `group` on the interface with the index `interface`. Datagrams to it at the socket's port come over our
+    /// queues while no socket of another process receives them, and through the kernel while one does; this is checked
+    /// once a second.
     ///
     /// # Errors
-    /// EINVAL if the socket is not bound, for no group and for interface 0; EADDRINUSE if it is in it already; ENODEV;
-    /// EOPNOTSUPP where no interface is shared with the kernel, whose business joining is.
+    /// EINVAL if the socket is not bound, if `group` is no group or `interface` is 0; EADDRINUSE if it is in it already;
+    /// ENODEV; EOPNOTSUPP if no interface is shared with the kernel, which does the joining.
     pub fn join_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
         self.0.change_group(group, interface, true)
     }
@@ -139,12 +140,13 @@ impl UdpSocket {
     /// Leaves a group.
     ///
     /// # Errors
-    /// EADDRNOTAVAIL if it is not in it, else as [`join_multicast`](UdpSocket::join_multicast).
+    /// EADDRNOTAVAIL if it is not in the group; else as [`join_multicast`](UdpSocket::join_multicast).
     pub fn leave_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
         self.0.change_group(group, interface, false)
     }
 
-    /// Says what its kernel half, [adopted](UdpSocket::adopt) from others who have joined there, is a member of.
+    /// Sets the memberships to those of the companion, if the program has joined groups on the
+    /// [adopted](UdpSocket::adopt) kernel socket itself.
     pub fn set_groups(&self, groups: Groups) {
         if let Some(bound) = &*lock(&self.0.binding) {
             self.0.set_groups(bound, groups);
@@ -172,7 +174,7 @@ impl Inner {
 
     fn set_groups(&self, bound: &Bound, groups: Groups) {
         let joined = groups.joined();
-        // First who hears what, then that it comes.
+        // The filter is set before the groups are steered to our queues.
         self.endpoint.set_groups(groups);
         if let Some(kernel) = &bound.kernel {
             kernel.set_groups(joined);

@@ -1,15 +1,15 @@
-//! Datagrams as recvmsg(2) and sendmsg(2) move them: in pieces, with their full length, waiting or not call by
-//! call. For those who bring the calls of C to our sockets.
+//! Receive and send as recvmsg(2) and sendmsg(2) do it: with several buffers, the full length, and flags for each call.
+//! For a library that maps the C calls to our sockets.
 
 use super::{
     UdpSocket,
     buffer::{Buffer, Meta},
+    direct_delivery::DirectBuffers,
     endpoint::Endpoint,
-    find::Find,
 };
 use crate::{
     napi::{Direct, NapiId},
-    socket::{NOBODY, waiting::Call},
+    socket::{UNSPECIFIED, waiting::Call},
     time::Instant,
 };
 use std::{
@@ -17,10 +17,10 @@ use std::{
     net::SocketAddr,
 };
 
-/// How one receive goes, whatever its socket's options say.
+/// The flags of one receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveFlags {
-    /// What is received stays (`MSG_PEEK`).
+    /// The data stays unread (`MSG_PEEK`).
     pub peek: bool,
     /// `WouldBlock` instead of waiting (`MSG_DONTWAIT`).
     pub dont_wait: bool,
@@ -29,11 +29,11 @@ pub struct ReceiveFlags {
 /// A datagram received by [`UdpSocket::recv_message`].
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
-    /// How many of its bytes were copied.
+    /// The number of bytes copied.
     pub copied: usize,
-    /// How many it has; more than were copied if there was not enough room.
+    /// The full length; greater than `copied` if the buffers were too small.
     pub len: usize,
-    /// Who sent it; port 0 if there was none, as the socket is shut down.
+    /// The sender; port 0 if there is no datagram, because the socket is shut down.
     pub from: SocketAddr,
     /// The local address that it was sent to.
     pub to: SocketAddr,
@@ -41,9 +41,9 @@ pub struct Message {
     pub ttl: u8,
     /// IPv4's type of service, IPv6's traffic class.
     pub tos: u8,
-    /// The NAPI context whose queue it came over; `None`: through the kernel.
+    /// The NAPI context that it came from; `None`: through the kernel.
     pub napi: Option<NapiId>,
-    /// When the pass that found it began.
+    /// The time when the pass that found it began.
     pub arrived: Instant,
 }
 
@@ -54,38 +54,38 @@ impl Message {
     }
 }
 
-/// Receives one datagram into pieces, past the queue if its own poll finds it.
-struct One<'a, 'b> {
+/// Receives one datagram into several buffers; by direct delivery if its own poll finds it.
+struct ReceiveCall<'a, 'b> {
     endpoint: &'a Endpoint,
-    find: Find<'a, 'b>,
+    direct: DirectBuffers<'a, 'b>,
     peek: bool,
 }
 
-impl Call for One<'_, '_> {
+impl Call for ReceiveCall<'_, '_> {
     type Output = Option<(Meta, usize)>;
 
     #[inline]
     fn attempt(&mut self) -> Option<io::Result<Self::Output>> {
-        if let Some(found) = self.find.take() {
+        if let Some(found) = self.direct.take_delivered() {
             return Some(Ok(Some(found)));
         }
-        let into = &mut *self.find.into;
+        let into = &mut *self.direct.into;
         self.endpoint.take(|waiting: &mut Buffer| match self.peek {
             true => waiting.peek(into),
-            false => waiting.pop_pieces(into),
+            false => waiting.pop_vectored(into),
         })
     }
 
     #[inline]
     fn direct(&mut self) -> Option<&mut dyn Direct> {
-        // What is only looked at has to stay.
-        if self.peek { None } else { Some(&mut self.find) }
+        // A peeked datagram has to stay in the queue.
+        if self.peek { None } else { Some(&mut self.direct) }
     }
 }
 
 impl UdpSocket {
-    /// Receives a datagram into `pieces`, one after the other; what does not fit is lost. Waits as
-    /// [`recv`](UdpSocket::recv), but for what `flags` say.
+    /// Receives a datagram into `pieces`, one after the other; bytes that do not fit are lost. Waits as
+    /// [`recv`](UdpSocket::recv), except for the `flags`.
     ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
@@ -97,8 +97,8 @@ impl UdpSocket {
         let nothing = Message {
             copied: 0,
             len: 0,
-            from: NOBODY,
-            to: NOBODY,
+            from: UNSPECIFIED,
+            to: UNSPECIFIED,
             ttl: 0,
             tos: 0,
             napi: None,
@@ -116,13 +116,13 @@ impl UdpSocket {
     ) -> io::Result<Option<(Meta, usize)>> {
         let endpoint = &*self.0.endpoint;
         let waiting = &endpoint.waiting;
-        let at_once = flags.dont_wait || waiting.is_nonblocking();
-        let call = One { endpoint, find: Find::new(into), peek: flags.peek };
-        waiting.wait_unless(at_once, endpoint, &waiting.reading, call)
+        let nonblocking = flags.dont_wait || waiting.is_nonblocking();
+        let call = ReceiveCall { endpoint, direct: DirectBuffers::new(into), peek: flags.peek };
+        waiting.wait_nonblocking_if(nonblocking, endpoint, &waiting.reading, call)
     }
 
-    /// Sends a datagram made of `pieces` to `to`, or to where the socket is connected to. Does not wait for room
-    /// on the ring if `dont_wait`.
+    /// Sends a datagram made of `pieces` to `to`, or to the socket's peer. Does not wait for room on the ring if
+    /// `dont_wait`.
     ///
     /// # Errors
     /// As [`send`](UdpSocket::send).
@@ -132,6 +132,6 @@ impl UdpSocket {
         to: Option<SocketAddr>,
         dont_wait: bool,
     ) -> io::Result<usize> {
-        self.0.send_pieces(pieces, to, dont_wait)
+        self.0.send_vectored(pieces, to, dont_wait)
     }
 }

@@ -1,14 +1,14 @@
-//! UDP sockets, as an application holds them: making, binding, connecting and closing them. How they
-//! [receive](receive), [send](send) and what [options] they have is in files of their own.
+//! The UDP sockets of an application: creating, binding, connecting and closing them. [Receive](receive), [send](send)
+//! and [options] have their own files.
 
 use super::{
-    NOBODY,
+    UNSPECIFIED,
     common::{common_options, timeouts},
-    each, nobody,
     options::errno,
     readiness::Events,
     source::{Sealed, Socket, Source},
-    waiting::Waiting,
+    try_each, unspecified,
+    waiting::WaitOptions,
 };
 use crate::{
     Host,
@@ -27,8 +27,8 @@ use std::{
 
 mod adopt;
 mod buffer;
+mod direct_delivery;
 mod endpoint;
-mod find;
 mod groups;
 mod message;
 mod options;
@@ -41,7 +41,7 @@ pub use message::{Message, ReceiveFlags};
 pub use receive::Incoming;
 pub use send::Outgoing;
 
-/// A UDP socket on a [`Host`], of IPv4, of IPv6, or bound to `[::]` of both. Its methods are those of
+/// A UDP socket on a [`Host`], of IPv4, of IPv6, or of both if it is bound to `[::]`. Its methods are those of
 /// [`std::net::UdpSocket`]; any number of threads may use it at once. It is closed when the last of its clones
 /// ([`try_clone`](UdpSocket::try_clone)) is dropped.
 ///
@@ -71,10 +71,10 @@ struct Inner {
     host: Host,
     endpoint: Arc<Endpoint>,
     binding: Mutex<Option<Bound>>,
-    ways: Mutex<send::Ways>,
+    paths: Mutex<send::PathCache>,
 }
 
-/// What a bound socket holds, the kernel's part released after ours.
+/// The binding of a socket. The companion (`kernel`) is dropped after our part.
 #[derive(Debug)]
 struct Bound {
     inet: Binding,
@@ -86,23 +86,24 @@ common_options!(UdpSocket, UdpSocket::wait_options, UdpSocket::endpoint);
 timeouts!(UdpSocket, UdpSocket::wait_options);
 
 impl UdpSocket {
-    /// A socket that is not bound yet; sending binds it to a port of the host's choice, of the family sent to.
+    /// A socket that is not bound yet. The first send binds it to a port of the host's choice, in the destination's
+    /// family.
     pub fn new(host: &Host) -> UdpSocket {
         UdpSocket(Arc::new(Inner {
             endpoint: Arc::new(Endpoint::new(host.busy_read(), host.delivery_hook())),
             host: host.clone(),
             binding: Mutex::new(None),
-            ways: Mutex::default(),
+            paths: Mutex::default(),
         }))
     }
 
-    /// A socket bound to the first of `addresses` that works. Port 0 takes any free port.
+    /// A socket bound to the first of `addresses` that works. Port 0 means any free port.
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL, EACCES, as from bind(2).
     pub fn bind(host: &Host, addresses: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let socket = UdpSocket::new(host);
-        each(addresses, |address| socket.bind_to(address))?;
+        try_each(addresses, |address| socket.bind_to(address))?;
         Ok(socket)
     }
 
@@ -115,7 +116,7 @@ impl UdpSocket {
         if bound.is_some() {
             return Err(errno(libc::EINVAL));
         }
-        self.0.enlist(bound.insert(self.0.make_binding(local)?));
+        self.0.set_ledger_entry(bound.insert(self.0.make_binding(local)?));
         Ok(())
     }
 
@@ -133,23 +134,23 @@ impl UdpSocket {
     /// # Errors
     /// ENETUNREACH and what binding can fail with.
     pub fn connect(&self, addresses: impl ToSocketAddrs) -> io::Result<()> {
-        each(addresses, |remote| self.0.connect(remote))
+        try_each(addresses, |remote| self.0.connect(remote))
     }
 
-    /// Takes [`connect`](UdpSocket::connect) back.
+    /// Undoes [`connect`](UdpSocket::connect).
     pub fn disconnect(&self) {
         let inner = &*self.0;
         if let Some(bound) = &mut *lock(&inner.binding) {
             bound.inet.disconnect();
             if let Some(kernel) = &bound.kernel {
-                // Only forgets its peer; there is nothing in it that could fail.
+                // Disconnecting cannot fail.
                 let _ = kernel.connect(None);
             }
             bound.remote = None;
             inner.endpoint.set_connected(false);
-            inner.enlist(bound);
+            inner.set_ledger_entry(bound);
         }
-        inner.forget_ways();
+        inner.forget_paths();
     }
 
     /// The address it is bound to; 0.0.0.0:0 if it is not.
@@ -157,7 +158,7 @@ impl UdpSocket {
     /// # Errors
     /// None today; a `Result` as in std.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(lock(&self.0.binding).as_ref().map_or(NOBODY, |bound| bound.inet.local()))
+        Ok(lock(&self.0.binding).as_ref().map_or(UNSPECIFIED, |bound| bound.inet.local()))
     }
 
     /// The address it is connected to.
@@ -169,13 +170,13 @@ impl UdpSocket {
         bound.as_ref().and_then(|bound| bound.remote).ok_or_else(|| errno(libc::ENOTCONN))
     }
 
-    /// Ends receiving, sending, or both. A receiver that waits returns 0.
+    /// Ends receiving, sending, or both. A waiting receiver returns 0.
     ///
     /// # Errors
-    /// ENOTCONN if it is not connected; it is shut down nevertheless.
+    /// ENOTCONN if it is not connected; it is shut down even so.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.0.endpoint.shut(how != Shutdown::Write, how != Shutdown::Read);
-        // As in Linux, which does it all the same (`inet_shutdown`).
+        // Linux shuts it down before it returns the error (`inet_shutdown`).
         self.peer_addr().map(drop)
     }
 
@@ -187,17 +188,18 @@ impl UdpSocket {
         Ok(self.0.endpoint.take_error().map(errno))
     }
 
-    /// An error that a receive has returned is pending again: for who has more to return first (recvmmsg(2)).
+    /// Makes an error that a receive has returned pending again, for a caller that has datagrams to return first
+    /// (recvmmsg(2)).
     pub fn put_back_error(&self, errno: i32) {
         self.0.endpoint.put_back_error(errno);
     }
 
-    /// How many datagrams wait, and the size of the first in bytes.
+    /// The number of datagrams in the receive buffer, and the size of the first in bytes.
     pub fn waiting(&self) -> (usize, usize) {
         self.0.endpoint.queued()
     }
 
-    /// How its datagrams found their way in, and how many were dropped.
+    /// The number of datagrams by the kind of pass that delivered them, and of those dropped.
     pub fn stats(&self) -> SocketStats {
         self.0.endpoint.stats()
     }
@@ -206,7 +208,7 @@ impl UdpSocket {
         &self.0.endpoint
     }
 
-    fn wait_options(&self) -> &Waiting {
+    fn wait_options(&self) -> &WaitOptions {
         &self.0.endpoint.waiting
     }
 }
@@ -233,7 +235,7 @@ impl Inner {
         Ok(Bound { inet, remote: None, kernel })
     }
 
-    /// Binds it, if it is not, to any port of the family of `like`.
+    /// Calls `then` with the binding. An unbound socket is first bound to any port, in the family of `like`.
     fn with_binding<T>(
         &self,
         like: SocketAddr,
@@ -241,15 +243,15 @@ impl Inner {
     ) -> io::Result<T> {
         let mut bound = lock(&self.binding);
         if bound.is_none() {
-            let binding = self.make_binding(nobody(like)).map_err(|error| {
-                // No port is left, as `inet_autobind` says it.
+            let binding = self.make_binding(unspecified(like)).map_err(|error| {
+                // No port is left: EAGAIN, as from `inet_autobind`.
                 if error.raw_os_error() == Some(libc::EADDRINUSE) {
                     errno(libc::EAGAIN)
                 } else {
                     error
                 }
             })?;
-            self.enlist(bound.insert(binding));
+            self.set_ledger_entry(bound.insert(binding));
         }
         match &mut *bound {
             Some(bound) => then(bound),
@@ -263,7 +265,7 @@ impl Inner {
                 kernel.connect(Some(remote))?;
             }
             match (bound.inet.connect(remote), &bound.kernel) {
-                // The way leads through the kernel, which has just chosen the address it leaves from.
+                // The route is the kernel's, and the kernel has just chosen the source address.
                 (Err(error), Some(kernel)) if error.kind() == io::ErrorKind::Unsupported => {
                     bound.inet.connect_from(kernel.local_addr()?.ip(), remote)?;
                 }
@@ -271,25 +273,25 @@ impl Inner {
             }
             bound.remote = Some(remote);
             self.endpoint.set_connected(true);
-            self.enlist(bound);
+            self.set_ledger_entry(bound);
             Ok(())
         })?;
-        self.forget_ways();
+        self.forget_paths();
         Ok(())
     }
 
-    /// Enters it into the host's ledger, if there is one, in place of what stood there.
-    fn enlist(&self, bound: &Bound) {
+    /// Enters the socket into the host's ledger, if there is one, in place of its old entry.
+    fn set_ledger_entry(&self, bound: &Bound) {
         if let Some(ledger) = self.host.inet().ledger() {
-            let place = ledger.enter(Protocol::UDP, bound.inet.local(), bound.remote);
-            self.endpoint.enlist(place, bound.remote.is_some());
+            let ledger_entry = ledger.enter(Protocol::UDP, bound.inet.local(), bound.remote);
+            self.endpoint.set_ledger_entry(ledger_entry, bound.remote.is_some());
         }
     }
 
-    /// After the binding or the options have changed, their locks released: a sender holds the ways' lock
-    /// and then asks for the binding's.
-    fn forget_ways(&self) {
-        lock(&self.ways).forget();
+    /// Called after a change of the binding or the options, with their locks released: a sender holds the lock of
+    /// `paths` when it takes the binding's.
+    fn forget_paths(&self) {
+        lock(&self.paths).forget();
     }
 }
 

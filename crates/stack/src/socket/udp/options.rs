@@ -1,4 +1,4 @@
-//! The options of a UDP socket: the values of those that are not about waiting, and the calls.
+//! The options of UDP sockets: the values of those that are not about waiting, and the calls.
 
 use super::UdpSocket;
 use crate::{
@@ -11,7 +11,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed},
 };
 
-/// The values a socket holds.
+/// The option values of a socket.
 #[derive(Debug)]
 pub(super) struct Options {
     pub(super) receive_buffer: AtomicU32,
@@ -41,7 +41,7 @@ impl Options {
         }
     }
 
-    /// What they say about binding.
+    /// The options for binding.
     pub(super) fn bind(&self) -> BindOptions {
         BindOptions {
             reuse_address: self.reuse_address.load(Relaxed),
@@ -58,7 +58,7 @@ impl Options {
         Discover::new(self.mtu_discover.load(Relaxed)).unwrap_or(Discover::WANT)
     }
 
-    /// What they say about the way of a datagram.
+    /// The options for the path of a datagram.
     pub(super) fn path(&self) -> PathOptions {
         PathOptions {
             broadcast: self.broadcast(),
@@ -90,7 +90,7 @@ impl Options {
             }
             // RFC 3542 section 6.5: "use kernel default".
             (IPPROTO_IPV6, IPV6_TCLASS) if value == -1 => self.tos.store(0, Relaxed),
-            // Linux takes the lowest byte of whatever it is given.
+            // Linux uses the lowest byte of any value.
             (IPPROTO_IP, IP_TOS) | (IPPROTO_IPV6, IPV6_TCLASS) => {
                 self.tos.store(value as u8, Relaxed);
             }
@@ -145,7 +145,7 @@ impl UdpSocket {
                 kernel.set_options(&after)?;
             }
             drop(bound);
-            self.0.forget_ways();
+            self.0.forget_paths();
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl UdpSocket {
     /// `SO_BROADCAST`: datagrams may be sent to broadcast addresses.
     ///
     /// # Errors
-    /// What the kernel says where it shares the interface.
+    /// The kernel's errors, on a shared interface.
     pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
         self.setsockopt(SOL_SOCKET, SO_BROADCAST, on.into())
     }
@@ -189,7 +189,7 @@ impl UdpSocket {
         Ok(self.0.endpoint.options.broadcast())
     }
 
-    /// `IP_TTL` and `IPV6_UNICAST_HOPS`, which are one here: the time to live of datagrams sent, 1 to 255.
+    /// `IP_TTL` and `IPV6_UNICAST_HOPS`, one option here: the time to live of datagrams sent, 1 to 255.
     ///
     /// # Errors
     /// EINVAL out of that range.
@@ -206,7 +206,7 @@ impl UdpSocket {
         Ok(self.0.endpoint.options.path().ttl.into())
     }
 
-    /// `IPV6_V6ONLY`: bound to `[::]` it does not hear IPv4. Before [`bind_to`](UdpSocket::bind_to).
+    /// `IPV6_V6ONLY`: a socket bound to `[::]` does not receive IPv4. Before [`bind_to`](UdpSocket::bind_to).
     ///
     /// # Errors
     /// None today; a `Result` as in std.

@@ -1,7 +1,7 @@
-//! Receiving: what is there, else busy poll, else sleep ([`Waiting::wait`](super::super::waiting)).
+//! Receive: take a queued datagram, else busy poll, else sleep ([`WaitOptions::wait`](super::super::waiting)).
 
 use super::{ReceiveFlags, UdpSocket, buffer::Buffer};
-use crate::{napi::NapiId, socket::NOBODY, time::Instant};
+use crate::{napi::NapiId, socket::UNSPECIFIED, time::Instant};
 use std::{
     io::{self, IoSliceMut},
     net::SocketAddr,
@@ -10,17 +10,17 @@ use std::{
 /// Room for a datagram, filled by [`UdpSocket::recv_many`].
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// Where its bytes go.
+    /// The buffer for its bytes.
     pub buffer: &'a mut [u8],
-    /// How many came.
+    /// The number of bytes received.
     pub len: usize,
-    /// Where from.
+    /// The sender.
     pub from: Option<SocketAddr>,
     /// The local address that it was sent to.
     pub to: Option<SocketAddr>,
-    /// The NAPI context whose queue it came over.
+    /// The NAPI context that it came from.
     pub napi: Option<NapiId>,
-    /// When the pass that found it began.
+    /// The time when the pass that found it began.
     pub arrived: Instant,
 }
 
@@ -30,9 +30,9 @@ impl<'a> Incoming<'a> {
         Incoming { buffer, len: 0, from: None, to: None, napi: None, arrived: Instant::ZERO }
     }
 
-    /// Takes a datagram.
-    fn fill(&mut self, waiting: &mut Buffer) -> Option<()> {
-        let (meta, len) = waiting.pop(self.buffer)?;
+    /// Receives the oldest datagram of `queued`.
+    fn fill(&mut self, queued: &mut Buffer) -> Option<()> {
+        let (meta, len) = queued.pop(self.buffer)?;
         self.len = len;
         (self.from, self.to) = (Some(meta.from), Some(meta.to));
         (self.napi, self.arrived) = (meta.napi, meta.arrived);
@@ -41,28 +41,28 @@ impl<'a> Incoming<'a> {
 }
 
 impl UdpSocket {
-    /// Receives a datagram; what does not fit into `buffer` is lost. Busy polls and then sleeps while there
+    /// Receives a datagram; bytes that do not fit into `buffer` are lost. Busy polls and then sleeps while there
     /// is none. Returns 0 after [`shutdown`](UdpSocket::shutdown).
     ///
     /// # Errors
     /// `WouldBlock` if non-blocking or the read timeout is over, a pending error (ECONNREFUSED and its like),
-    /// `Interrupted` by a signal whose handler ran while it slept. One that ran while it busy polled does not end it
-    /// unless the handler says so: see [`signal`](crate::signal).
+    /// `Interrupted` by a signal whose handler ran while it slept. A handler that runs during the busy poll ends the call
+    /// only if it says so: see [`signal`](crate::signal).
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.recv_from(buffer).map(|(len, _)| len)
     }
 
-    /// As [`recv`](UdpSocket::recv), and tells who sent it.
+    /// As [`recv`](UdpSocket::recv), and returns the sender's address.
     ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let into = &mut [IoSliceMut::new(buffer)];
         let taken = self.receive_one(into, ReceiveFlags::default())?;
-        Ok(taken.map_or((0, NOBODY), |(meta, len)| (len, meta.from)))
+        Ok(taken.map_or((0, UNSPECIFIED), |(meta, len)| (len, meta.from)))
     }
 
-    /// As [`recv`](UdpSocket::recv), but the datagram stays.
+    /// As [`recv`](UdpSocket::recv), but the datagram stays queued.
     ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
@@ -70,18 +70,18 @@ impl UdpSocket {
         self.peek_from(buffer).map(|(len, _)| len)
     }
 
-    /// As [`recv_from`](UdpSocket::recv_from), but the datagram stays.
+    /// As [`recv_from`](UdpSocket::recv_from), but the datagram stays queued.
     ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
     pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let flags = ReceiveFlags { peek: true, ..ReceiveFlags::default() };
         let seen = self.receive_one(&mut [IoSliceMut::new(buffer)], flags)?;
-        Ok(seen.map_or((0, NOBODY), |(meta, len)| (len, meta.from)))
+        Ok(seen.map_or((0, UNSPECIFIED), |(meta, len)| (len, meta.from)))
     }
 
     /// Receives up to `into.len()` datagrams: waits for the first as [`recv`](UdpSocket::recv) does, then
-    /// takes what is there. Returns how many.
+    /// takes the queued ones. Returns the number.
     ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
@@ -89,8 +89,8 @@ impl UdpSocket {
         if into.is_empty() {
             return Ok(0);
         }
-        let mut fill = |waiting: &mut Buffer| {
-            let count = into.iter_mut().map_while(|room| room.fill(waiting)).count();
+        let mut fill = |queued: &mut Buffer| {
+            let count = into.iter_mut().map_while(|room| room.fill(queued)).count();
             (count > 0).then_some(count)
         };
         let endpoint = &*self.0.endpoint;

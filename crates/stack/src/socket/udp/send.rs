@@ -1,10 +1,10 @@
-//! Sending: over a path that the socket keeps, or through the kernel where it shares the interface.
+//! Send: over a path that the socket has cached, or through the kernel on a shared interface.
 
 use super::{Inner, UdpSocket};
 use crate::{
     inet::{Inet, Path, SendError},
     napi::{Driver, Pass},
-    socket::{NOBODY, options::errno, waiting::Bed},
+    socket::{UNSPECIFIED, options::errno, waiting::WaitChannel},
     sync::lock,
     time::{self, Instant},
 };
@@ -20,58 +20,59 @@ use std::{
 pub struct Outgoing<'a> {
     /// Its bytes.
     pub payload: &'a [u8],
-    /// Where to; `None`: where the socket is connected to.
+    /// The destination; `None`: the socket's peer.
     pub to: Option<SocketAddr>,
 }
 
-/// To so many peers in turn a socket sends without looking for a way; one more takes the place of the oldest.
-const WAYS: usize = 16;
+/// The number of paths that a socket caches; one more replaces the oldest.
+const CACHED_PATHS: usize = 16;
 
-/// The paths lately sent over, each with the address it was asked for; `None`: the peer's.
+/// The paths used lately, each with its destination; `None`: the peer.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
-    found: Vec<(Option<SocketAddr>, Path)>,
-    /// The oldest, once there is no room for more.
+pub(super) struct PathCache {
+    entries: Vec<(Option<SocketAddr>, Path)>,
+    /// The index of the oldest entry, once the cache is full.
     oldest: usize,
 }
 
-impl Ways {
-    /// The place of the path that was found for `to`, if it is still good.
+impl PathCache {
+    /// The index of the path to `to`, if it is still current.
     #[inline]
-    fn to(&self, to: Option<SocketAddr>, inet: &Inet) -> Option<usize> {
-        self.found.iter().position(|(asked, path)| *asked == to && path.is_current(inet))
+    fn find(&self, to: Option<SocketAddr>, inet: &Inet) -> Option<usize> {
+        self.entries.iter().position(|(asked, path)| *asked == to && path.is_current(inet))
     }
 
-    /// Keeps a path, in place of an older one for the same address; its place.
+    /// Adds a path, in place of an older one to the same destination. Returns its index.
     fn keep(&mut self, to: Option<SocketAddr>, path: Path) -> usize {
-        let at = match self.found.iter().position(|(asked, _)| *asked == to) {
+        let at = match self.entries.iter().position(|(asked, _)| *asked == to) {
             Some(outdated) => outdated,
-            None if self.found.len() < WAYS => {
-                // Most sockets need only one.
-                let more = if self.found.is_empty() { 1 } else { WAYS - self.found.len() };
-                self.found.reserve_exact(more);
-                self.found.push((to, path));
-                return self.found.len() - 1;
+            None if self.entries.len() < CACHED_PATHS => {
+                // Most sockets need only one path.
+                let more =
+                    if self.entries.is_empty() { 1 } else { CACHED_PATHS - self.entries.len() };
+                self.entries.reserve_exact(more);
+                self.entries.push((to, path));
+                return self.entries.len() - 1;
             }
             None => {
                 let oldest = self.oldest;
-                self.oldest = (oldest + 1) % WAYS;
+                self.oldest = (oldest + 1) % CACHED_PATHS;
                 oldest
             }
         };
-        self.found[at] = (to, path);
+        self.entries[at] = (to, path);
         at
     }
 
-    /// Forgets them all.
+    /// Drops all paths.
     pub(super) fn forget(&mut self) {
-        self.found.clear();
+        self.entries.clear();
         self.oldest = 0;
     }
 }
 
 impl UdpSocket {
-    /// Sends a datagram to where the socket is connected to.
+    /// Sends a datagram to the socket's peer.
     ///
     /// # Errors
     /// EDESTADDRREQ if it is not connected, EMSGSIZE, EPIPE after shutdown, EHOSTUNREACH, ENETUNREACH, a
@@ -92,8 +93,8 @@ impl UdpSocket {
         self.0.send_all(&[Outgoing { payload, to: Some(to) }]).map(|_| payload.len())
     }
 
-    /// Sends datagrams in order, those that go the same way with one doorbell. Returns how many were sent;
-    /// fewer than asked for only if a later one failed.
+    /// Sends datagrams in order; successive ones to the same destination share a doorbell. Returns the number sent;
+    /// fewer than given only if a later one failed.
     ///
     /// # Errors
     /// As [`send`](UdpSocket::send), if the first one fails.
@@ -103,8 +104,8 @@ impl UdpSocket {
 }
 
 impl Inner {
-    /// As [`send_all`](Inner::send_all) with one datagram, whose bytes lie in pieces.
-    pub(super) fn send_pieces(
+    /// As [`send_all`](Inner::send_all) with one datagram made of several buffers.
+    pub(super) fn send_vectored(
         &self,
         pieces: &[IoSlice<'_>],
         to: Option<SocketAddr>,
@@ -117,7 +118,7 @@ impl Inner {
         }
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = dont_wait.then_some(Some(Instant::ZERO));
-        let mut ways = lock(&self.ways);
+        let mut paths = lock(&self.paths);
         let by_kernel = |waited| match pieces {
             [one] => self.send_by_kernel(&Outgoing { payload: one, to }, waited),
             many => {
@@ -126,7 +127,7 @@ impl Inner {
             }
         };
         loop {
-            let Some(path) = self.way(to, &mut ways)? else {
+            let Some(path) = self.path_to(to, &mut paths)? else {
                 return by_kernel(&mut waited).map(|()| len);
             };
             let mut pass = Pass::new(None, time::now(), Driver::Kernel);
@@ -148,17 +149,17 @@ impl Inner {
     fn send_all(&self, datagrams: &[Outgoing<'_>]) -> io::Result<usize> {
         self.endpoint.may_send().map_err(errno)?;
         let limit = self.endpoint.options.send_buffer.load(Ordering::Relaxed) as usize;
-        let mut ways = lock(&self.ways);
+        let mut paths = lock(&self.paths);
         let mut sent = 0;
         while let Some(first) = datagrams.get(sent) {
-            // Those that go the same way go together.
+            // Datagrams to the same destination are sent together.
             let fits = |datagram: &&Outgoing<'_>| {
                 datagram.to == first.to && datagram.payload.len() <= limit
             };
             let run = datagrams[sent..].iter().take_while(fits).count();
             let result = match run {
                 0 => Err(errno(libc::EMSGSIZE)),
-                _ => self.send_run(&datagrams[sent..sent + run], &mut ways),
+                _ => self.send_run(&datagrams[sent..sent + run], &mut paths),
             };
             match result {
                 Ok(count) => sent += count,
@@ -169,15 +170,15 @@ impl Inner {
         Ok(sent)
     }
 
-    /// Sends some of `run`, at least one; all are for one address.
+    /// Sends some of `run`, at least one; all have the same destination.
     #[inline]
-    fn send_run(&self, run: &[Outgoing<'_>], ways: &mut Ways) -> io::Result<usize> {
+    fn send_run(&self, run: &[Outgoing<'_>], paths: &mut PathCache) -> io::Result<usize> {
         let Some(first) = run.first() else { return Ok(0) };
         let by_kernel = || self.send_by_kernel(first, &mut None).map(|()| 1);
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = None;
         loop {
-            let Some(path) = self.way(first.to, ways)? else { return by_kernel() };
+            let Some(path) = self.path_to(first.to, paths)? else { return by_kernel() };
             let mut pass = Pass::new(None, time::now(), Driver::Kernel);
             let result = match run {
                 [one] => inet.udp_send(path, one.payload, &mut pass).map(|()| 1),
@@ -193,20 +194,28 @@ impl Inner {
         }
     }
 
-    /// The way to `to` (or the peer), kept or found. `None`: the kernel's business.
+    /// The path to `to` (or the peer), cached or looked up. `None`: the kernel sends it.
     #[inline]
-    fn way<'w>(&self, to: Option<SocketAddr>, ways: &'w mut Ways) -> io::Result<Option<&'w Path>> {
-        let place = match ways.to(to, self.host.inet()) {
-            Some(place) => Some(place),
-            None => self.find_way(to, ways)?,
+    fn path_to<'w>(
+        &self,
+        to: Option<SocketAddr>,
+        paths: &'w mut PathCache,
+    ) -> io::Result<Option<&'w Path>> {
+        let index = match paths.find(to, self.host.inet()) {
+            Some(index) => Some(index),
+            None => self.look_up_path(to, paths)?,
         };
-        Ok(place.map(|place| &ways.found[place].1))
+        Ok(index.map(|index| &paths.entries[index].1))
     }
 
-    /// Resolves a way and keeps it; its place.
+    /// Looks up a path and caches it. Returns its index.
     #[cold]
-    fn find_way(&self, to: Option<SocketAddr>, ways: &mut Ways) -> io::Result<Option<usize>> {
-        let (local, remote) = self.with_binding(to.unwrap_or(NOBODY), |bound| {
+    fn look_up_path(
+        &self,
+        to: Option<SocketAddr>,
+        paths: &mut PathCache,
+    ) -> io::Result<Option<usize>> {
+        let (local, remote) = self.with_binding(to.unwrap_or(UNSPECIFIED), |bound| {
             let remote = to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
             match bound.inet.is_beyond(remote) {
                 true => Err(SendError::NoRoute.into()),
@@ -216,14 +225,14 @@ impl Inner {
         let queue = self.endpoint.context().map_or(0, |context| context.queue());
         let options = self.endpoint.options.path();
         match self.host.inet().path(local, remote, queue, options, time::now()) {
-            Ok(path) => Ok(Some(ways.keep(to, path))),
+            Ok(path) => Ok(Some(paths.keep(to, path))),
             Err(SendError::UseKernel) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Lets the device run, which is behind: neither ring nor kernel has an interrupt for room. `waited`
-    /// keeps how long that may go on.
+    /// Waits a moment for room on the ring: neither the ring nor the kernel has an interrupt for that. `waited` keeps
+    /// the deadline between calls.
     #[cold]
     fn wait_for_room(&self, waited: &mut Option<Option<Instant>>) -> io::Result<()> {
         let deadline = *waited.get_or_insert_with(|| self.endpoint.waiting.writing.deadline());
@@ -242,7 +251,7 @@ impl Inner {
         waited: &mut Option<Option<Instant>>,
     ) -> io::Result<()> {
         loop {
-            let result = self.with_binding(datagram.to.unwrap_or(NOBODY), |bound| {
+            let result = self.with_binding(datagram.to.unwrap_or(UNSPECIFIED), |bound| {
                 let to = datagram.to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
                 match &bound.kernel {
                     Some(kernel) => kernel.send_to(datagram.payload, to),

@@ -1,11 +1,11 @@
-//! The members of an epoll: who is one, who is ready, who waits for them. A member that becomes ready puts
-//! itself on the ready list; nobody ever looks at all of them.
+//! The interest list, the ready list and the sleepers of an epoll set (Linux: `struct eventpoll`). A member that becomes
+//! ready is put on the ready list; no wait looks at all members.
 
 use super::EpollEvent;
 use crate::{
     napi::{self, Context, NapiId, Waiter, WakeList},
     socket::{
-        readiness::{Events, WaitQueue, Watch, tell},
+        readiness::{Events, WaitQueue, Watch, notify_watchers},
         source::Source,
     },
     sync::lock,
@@ -18,7 +18,7 @@ use std::{
     },
 };
 
-/// What a member is found by: where its source is, and which of that source's memberships it is.
+/// The key of a member: the address of its source, and its tag.
 pub(super) type Key = (usize, u64);
 
 pub(super) fn key(source: &Weak<dyn Source>, tag: u64) -> Key {
@@ -26,18 +26,18 @@ pub(super) fn key(source: &Weak<dyn Source>, tag: u64) -> Key {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Set {
+pub(super) struct EventPoll {
     pub(super) items: Mutex<HashMap<Key, Arc<Item>>>,
     ready: Mutex<Ready>,
-    /// Items on the ready list; read without its lock.
-    waiting: AtomicUsize,
-    /// Threads that busy poll for it.
-    pub(super) spinning: AtomicUsize,
-    /// The contexts that members' packets come over.
+    /// The length of the ready list; read without its lock.
+    ready_count: AtomicUsize,
+    /// The number of threads that busy poll for the set.
+    pub(super) busy_pollers: AtomicUsize,
+    /// The NAPI contexts that members' packets come from.
     contexts: Mutex<Arc<Vec<Arc<Context>>>>,
-    /// Who watches the set itself: epolls that it is a member of.
-    around: Mutex<WaitQueue>,
-    is_watched: AtomicBool,
+    /// The watchers of the set itself: the sets that it is a member of.
+    outer: Mutex<WaitQueue>,
+    has_outer: AtomicBool,
     closed: AtomicBool,
     pub(super) usecs: AtomicU32,
     pub(super) budget: AtomicU32,
@@ -50,24 +50,24 @@ struct Ready {
     sleepers: VecDeque<Arc<Waiter>>,
 }
 
-/// One member.
+/// One member (Linux: `struct epitem`).
 #[derive(Debug)]
 pub(super) struct Item {
     me: Weak<Item>,
-    set: Weak<Set>,
+    set: Weak<EventPoll>,
     pub(super) source: Weak<dyn Source>,
     tag: u64,
     data: AtomicU64,
-    /// What is waited for; nothing, once a one-shot member was reported.
+    /// The events waited for; empty after a one-shot member was reported.
     interest: AtomicU32,
-    /// On the ready list.
+    /// Whether it is on the ready list.
     queued: AtomicBool,
     napi: AtomicU32,
 }
 
 impl Item {
     pub(super) fn new(
-        set: &Arc<Set>,
+        set: &Arc<EventPoll>,
         source: &Arc<dyn Source>,
         tag: u64,
         events: Events,
@@ -96,8 +96,7 @@ impl Item {
         self.data.store(data, Ordering::Release);
     }
 
-    /// It is waited for no more.
-    pub(super) fn retire(&self) {
+    pub(super) fn clear_interest(&self) {
         self.interest.store(0, Ordering::Release);
     }
 
@@ -105,17 +104,17 @@ impl Item {
         Events(self.interest.load(Ordering::Acquire))
     }
 
-    /// Takes the one shot. False if another wait was faster, or the member has been modified since and queues
-    /// itself again.
+    /// Disarms a one-shot member. False if another wait was faster, or if the member was modified since and is queued
+    /// again.
     fn disarm(&self, interest: Events) -> bool {
         let (old, none) = (interest.0, Events::default().0);
         self.interest.compare_exchange(old, none, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Its packets come over `napi`.
-    pub(super) fn follow(&self, set: &Set, napi: NapiId) {
+    /// Records that the member's packets come from `napi`.
+    pub(super) fn mark_napi(&self, set: &EventPoll, napi: NapiId) {
         if self.napi.swap(napi.get(), Ordering::Relaxed) != napi.get() {
-            set.learn(napi);
+            set.add_context(napi);
         }
     }
 }
@@ -124,7 +123,7 @@ impl Watch for Item {
     fn notify(&self, events: Events, napi: Option<NapiId>, wake: &mut WakeList) -> bool {
         let Some(set) = self.set.upgrade() else { return false };
         if let Some(napi) = napi {
-            self.follow(&set, napi);
+            self.mark_napi(&set, napi);
         }
         let interest = self.interest();
         if interest.is_empty() || events.reported(interest).is_empty() {
@@ -134,7 +133,7 @@ impl Watch for Item {
     }
 
     fn closed(&self) {
-        // A one-shot member that was reported is on no list where a wait would find it closed.
+        // A one-shot member that was reported is not on the ready list, where a wait would find it closed.
         if let Some(set) = self.set.upgrade() {
             lock(&set.items).remove(&key(&self.source, self.tag));
         }
@@ -145,30 +144,30 @@ impl Watch for Item {
     }
 }
 
-impl Set {
-    /// Puts an item on the ready list, and has a sleeper, taken off its queue, woken for it. True if somebody
-    /// waits here who will see it.
+impl EventPoll {
+    /// Puts an item on the ready list and a sleeper, removed from its queue, on `wake`. True if a thread waits here
+    /// that will find the item.
     fn enqueue(&self, item: Arc<Item>, napi: Option<NapiId>, wake: &mut WakeList) -> bool {
         let mut waited = false;
         if !item.queued.swap(true, Ordering::AcqRel) {
             let mut ready = lock(&self.ready);
             ready.items.push_back(item);
-            self.waiting.store(ready.items.len(), Ordering::Release);
+            self.ready_count.store(ready.items.len(), Ordering::Release);
             let sleeper = ready.sleepers.pop_front();
             drop(ready);
             waited = sleeper.is_some();
             sleeper.into_iter().for_each(|sleeper| wake.push(sleeper));
         }
-        // Every event is news to those around, as it is to Linux's.
-        if self.is_watched.load(Ordering::Acquire) {
-            let watchers = lock(&self.around).watchers();
-            tell(watchers.as_ref(), Events::READABLE, napi, wake);
+        // The outer sets are notified of every event, as in Linux.
+        if self.has_outer.load(Ordering::Acquire) {
+            let watchers = lock(&self.outer).watchers();
+            notify_watchers(watchers.as_ref(), Events::READABLE, napi, wake);
         }
-        waited || self.spinning.load(Ordering::Relaxed) > 0
+        waited || self.busy_pollers.load(Ordering::Relaxed) > 0
     }
 
-    /// Queues a member that is ready already.
-    pub(super) fn look_at(&self, item: &Arc<Item>, source: &dyn Source) {
+    /// Queues a member if it is ready now.
+    pub(super) fn queue_if_ready(&self, item: &Arc<Item>, source: &dyn Source) {
         if !source.readiness().reported(item.interest()).is_empty() {
             let mut wake = WakeList::default();
             self.enqueue(item.clone(), None, &mut wake);
@@ -176,7 +175,7 @@ impl Set {
         }
     }
 
-    pub(super) fn learn(&self, napi: NapiId) {
+    pub(super) fn add_context(&self, napi: NapiId) {
         let Some(context) = napi::by_id(napi) else { return };
         let mut contexts = lock(&self.contexts);
         if !contexts.iter().any(|known| known.id() == napi) {
@@ -185,7 +184,7 @@ impl Set {
         }
     }
 
-    pub(super) fn forget_the_gone(&self) {
+    pub(super) fn forget_gone_contexts(&self) {
         let mut contexts = lock(&self.contexts);
         let live = contexts.iter().filter(|known| !known.is_gone()).cloned();
         *contexts = Arc::new(live.collect());
@@ -197,11 +196,11 @@ impl Set {
 
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) > 0
+        self.ready_count.load(Ordering::Acquire) > 0
     }
 
-    /// Joins those asleep, unless somebody is ready.
-    pub(super) fn join(&self, waiter: &Arc<Waiter>) -> bool {
+    /// Queues `waiter` as a sleeper, unless a member is ready.
+    pub(super) fn prepare_to_wait(&self, waiter: &Arc<Waiter>) -> bool {
         let mut ready = lock(&self.ready);
         let empty = ready.items.is_empty();
         if empty {
@@ -210,32 +209,32 @@ impl Set {
         empty
     }
 
-    pub(super) fn leave(&self, waiter: &Arc<Waiter>) {
+    pub(super) fn finish_wait(&self, waiter: &Arc<Waiter>) {
         lock(&self.ready).sleepers.retain(|sleeper| !Arc::ptr_eq(sleeper, waiter));
     }
 
     fn pop(&self) -> Option<Arc<Item>> {
         let mut ready = lock(&self.ready);
         let item = ready.items.pop_front();
-        self.waiting.store(ready.items.len(), Ordering::Release);
+        self.ready_count.store(ready.items.len(), Ordering::Release);
         item
     }
 
-    /// Moves up to `most` events from the ready list to `events`.
+    /// Moves the events of the ready list to `events`, up to `most` in all.
     pub(super) fn collect(&self, events: &mut Vec<EpollEvent>, most: usize) {
         if !self.is_ready() {
             return;
         }
-        let turns = lock(&self.ready).items.len();
+        let count = lock(&self.ready).items.len();
         let mut wake = WakeList::default();
-        for _ in 0..turns {
+        for _ in 0..count {
             if events.len() >= most {
-                // We were woken for these too, and leave them to another.
+                // This thread was woken for the rest, too: it wakes the next sleeper for them.
                 lock(&self.ready).sleepers.pop_front().into_iter().for_each(|next| wake.push(next));
                 break;
             }
             let Some(item) = self.pop() else { break };
-            // Off the list before it is looked at: what comes from now on puts it back.
+            // Cleared before the readiness is read: an event from now on queues the item again.
             item.queued.store(false, Ordering::SeqCst);
             let Some(source) = item.source.upgrade().filter(|source| !source.is_closed()) else {
                 lock(&self.items).remove(&key(&item.source, item.tag));
@@ -252,7 +251,7 @@ impl Set {
                     continue;
                 }
             } else if !interest.has(Events::EDGE) {
-                // Level-triggered members stay on the list for as long as they are ready.
+                // Level-triggered members stay on the list while they are ready.
                 self.requeue(item, &mut wake);
             }
             events.push(event);
@@ -260,18 +259,18 @@ impl Set {
         wake.wake_all();
     }
 
-    /// Keeps a member on the ready list; that is no news to those around.
+    /// Puts a member back on the ready list without notifying the outer sets.
     fn requeue(&self, item: Arc<Item>, wake: &mut WakeList) {
         if !item.queued.swap(true, Ordering::AcqRel) {
             let mut ready = lock(&self.ready);
             ready.items.push_back(item);
-            self.waiting.store(ready.items.len(), Ordering::Release);
+            self.ready_count.store(ready.items.len(), Ordering::Release);
             ready.sleepers.pop_front().into_iter().for_each(|sleeper| wake.push(sleeper));
         }
     }
 
-    /// Whether a wait would find something: members on the list that are ready no more are taken off.
-    fn has_something(&self) -> bool {
+    /// Whether a wait would find an event. Removes members from the front of the list that are no longer ready.
+    fn has_ready_item(&self) -> bool {
         loop {
             let front = lock(&self.ready).items.front().cloned();
             let Some(item) = front else { return false };
@@ -284,18 +283,18 @@ impl Set {
             let mut list = lock(&self.ready);
             if list.items.front().is_some_and(|front| Arc::ptr_eq(front, &item)) {
                 list.items.pop_front();
-                self.waiting.store(list.items.len(), Ordering::Release);
+                self.ready_count.store(list.items.len(), Ordering::Release);
                 item.queued.store(false, Ordering::SeqCst);
                 drop(list);
-                // It may have become ready between the look and now, and found itself on the list.
+                // It may have become ready since the check, and was not queued because it was still on the list.
                 if let Some(source) = item.source.upgrade().filter(|source| !source.is_closed()) {
-                    self.look_at(&item, &*source);
+                    self.queue_if_ready(&item, &*source);
                 }
             }
         }
     }
 
-    /// The end: who watches it forgets it, and it watches nobody.
+    /// Ends the watches of all members, and tells the outer sets that this one is closed.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for item in std::mem::take(&mut *lock(&self.items)).into_values() {
@@ -304,17 +303,17 @@ impl Set {
                 source.unwatch(&watch);
             }
         }
-        let watchers = lock(&self.around).forget_watchers();
+        let watchers = lock(&self.outer).take_watchers();
         for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
             watch.closed();
         }
     }
 }
 
-/// The set as a member of another: readable while a wait would find something.
-impl Source for Set {
+/// The set as a member of another: readable while a wait would find an event.
+impl Source for EventPoll {
     fn readiness(&self) -> Events {
-        if self.is_ready() && self.has_something() { Events::READABLE } else { Events::default() }
+        if self.is_ready() && self.has_ready_item() { Events::READABLE } else { Events::default() }
     }
 
     fn is_ready_for(&self, interest: Events) -> bool {
@@ -334,15 +333,15 @@ impl Source for Set {
     }
 
     fn watch(&self, watch: Arc<dyn Watch>) {
-        let mut around = lock(&self.around);
-        around.watch(watch);
-        self.is_watched.store(true, Ordering::Release);
+        let mut outer = lock(&self.outer);
+        outer.add_watcher(watch);
+        self.has_outer.store(true, Ordering::Release);
     }
 
     fn unwatch(&self, watch: &Arc<dyn Watch>) {
-        let mut around = lock(&self.around);
-        around.unwatch(watch);
-        self.is_watched.store(around.len() > 0, Ordering::Release);
+        let mut outer = lock(&self.outer);
+        outer.remove_watcher(watch);
+        self.has_outer.store(outer.len() > 0, Ordering::Release);
     }
 }
 
@@ -375,14 +374,14 @@ mod tests {
         fn unwatch(&self, _: &Arc<dyn Watch>) {}
     }
 
-    /// They may have been queued while one slept who has been woken by now.
+    /// The rest of the events may have been queued while only one sleeper was to be woken for them.
     #[test]
-    fn who_has_no_room_for_all_events_wakes_the_next_sleeper_and_no_other_does() {
-        let set = Arc::new(Set::default());
+    fn only_a_wait_with_no_room_for_all_events_wakes_the_next_sleeper() {
+        let set = Arc::new(EventPoll::default());
         let source: Arc<dyn Source> = Arc::new(Readable);
         let events = Events::READABLE | Events::EDGE;
         let items = [1, 2].map(|tag| Item::new(&set, &source, tag, events, tag));
-        items.iter().for_each(|item| set.look_at(item, &*source));
+        items.iter().for_each(|item| set.queue_if_ready(item, &*source));
         let sleepers = [(); 2].map(|()| Arc::new(Waiter::new().unwrap()));
         for sleeper in &sleepers {
             sleeper.start();

@@ -1,7 +1,6 @@
-//! One spinner a CPU. Two threads that busy poll on one CPU keep each other from running: each waits for
-//! the other's whole time slice, and a round trip takes a hundred times as long as with no polling at all.
-//! A thread that has polled for a while in vain, and finds that another one does so on its CPU, gives up
-//! and sleeps.
+//! At most one busy-polling thread per CPU. Two threads that busy poll on one CPU keep each other from running: each
+//! waits for the other's whole time slice, and a round trip takes a hundred times as long as with no polling at all.
+//! A thread that has polled for a while in vain, and finds another one polling on its CPU, gives up and sleeps.
 
 use crate::{say::say, sys};
 use std::{
@@ -12,38 +11,38 @@ use std::{
     time::Duration,
 };
 
-/// Who has polled this long in vain looks round. Short waits pay nothing for it.
-pub(super) const PATIENCE: Duration = Duration::from_micros(20);
+/// A thread checks its CPU for another spinner after it has polled this long in vain. Shorter waits pay nothing.
+pub(super) const GRACE_PERIOD: Duration = Duration::from_micros(20);
 
-/// CPUs watched; on those beyond, everybody polls as he likes.
+/// The CPUs covered. On CPUs with higher numbers the rule does not apply.
 const CPUS: usize = 1024;
 
-/// Which thread busy polls on a CPU, by a number of its own; 0: none.
+/// The thread that busy polls on each CPU, as a number unique to the thread; 0: none.
 static SPINNING: [AtomicUsize; CPUS] = [const { AtomicUsize::new(0) }; CPUS];
 
-/// In a child after fork(2): nobody polls yet.
+/// Clears all slots, in a child after fork(2): no thread of the child polls yet.
 pub(crate) fn forget_all() {
     SPINNING.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
 }
 
-/// A thread that has polled past its [`PATIENCE`]. It may be moved to another CPU and is then not noticed
-/// there: the rule is for threads that stay where they are.
+/// The slot of a thread that has polled past its [`GRACE_PERIOD`]. A thread that is moved to another CPU is not noticed
+/// there: the rule is for pinned threads.
 pub(super) struct Spinner {
     cpu: usize,
     me: usize,
 }
 
 impl Spinner {
-    /// Enters the calling thread. `None` if another is on this CPU already.
+    /// Enters the calling thread. `None` if another thread polls on this CPU already.
     pub(super) fn enter() -> Option<Spinner> {
-        // Its address is the thread's own, and not 0.
+        // The address of a thread-local is unique to the thread, and not 0.
         thread_local!(static ME: u8 = const { 0 });
         let me = ME.with(|me| std::ptr::from_ref(me).addr());
         let cpu = sys::current_cpu().unwrap_or(CPUS);
-        let alone = SPINNING.get(cpu).is_none_or(|slot| {
+        let entered = SPINNING.get(cpu).is_none_or(|slot| {
             slot.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         });
-        if alone {
+        if entered {
             return Some(Spinner { cpu, me });
         }
         static SAID: Once = Once::new();
@@ -60,7 +59,7 @@ impl Spinner {
 impl Drop for Spinner {
     fn drop(&mut self) {
         if let Some(slot) = SPINNING.get(self.cpu) {
-            // Fails only if it was never ours.
+            // Fails only if the slot was never ours.
             let _ = slot.compare_exchange(self.me, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
