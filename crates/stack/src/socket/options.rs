@@ -85,8 +85,8 @@ pub const TCP_KEEPCNT: i32 = libc::TCP_KEEPCNT;
 pub const TCP_SYNCNT: i32 = libc::TCP_SYNCNT;
 /// Seconds in FIN_WAIT_2 after close, at most 120; -1: none; 0: the host's value.
 pub const TCP_LINGER2: i32 = libc::TCP_LINGER2;
-/// Seconds that a listener holds a connection back from accept(2) while it has received no data; 0 unless set. Rounded up
-/// to the time of a whole number of SYN-ACKs: 1, 3, 7, 15 and so on.
+/// Seconds that a listener holds a connection back from accept(2) while it has received no data; 0 unless set. Rounded
+/// up to the time of a whole number of SYN-ACKs: 1, 3, 7, 15 and so on.
 pub const TCP_DEFER_ACCEPT: i32 = libc::TCP_DEFER_ACCEPT;
 /// The largest window offered, in bytes; 0: as large as the buffer allows.
 pub const TCP_WINDOW_CLAMP: i32 = libc::TCP_WINDOW_CLAMP;

@@ -87,8 +87,8 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
 }
 
 /// As [`poll`], for any sources, and also until one of `kernel_fds` is ready; busy polls for `micros` microseconds.
-/// Returns how many of `fds` are ready; 0 also if only `kernel_fds` are. A call that waited has polled `kernel_fds` after
-/// the wait was over.
+/// Returns how many of `fds` are ready; 0 also if only `kernel_fds` are. A call that waited has polled `kernel_fds`
+/// after the wait was over.
 ///
 /// # Errors
 /// As [`poll`].

@@ -1,6 +1,6 @@
 //! When a busy-polling thread yields the CPU (sched_yield). The peer that our packet has just woken may be waiting for
-//! this CPU, so the thread yields early and often. A thread that computes without end, however, then keeps the CPU for a
-//! whole time slice, a hundred round trips long, while the answer lies in the ring. The two cases differ only in how
+//! this CPU, so the thread yields early and often. A thread that computes without end, however, then keeps the CPU for
+//! a whole time slice, a hundred round trips long, while the answer lies in the ring. The two cases differ only in how
 //! long the yield took. After several long yields in a row the thread stops yielding for a number of waits: it polls
 //! for a small part of the length of such a yield and then sleeps, as when the scheduler ends the kernel's
 //! `napi_busy_loop`. A peer on the same CPU loses at most that part of its time.

@@ -1,5 +1,5 @@
-//! The interest list, the ready list and the sleepers of an epoll set (Linux: `struct eventpoll`). A member that becomes
-//! ready is put on the ready list; no wait looks at all members.
+//! The interest list, the ready list and the sleepers of an epoll set (Linux: `struct eventpoll`). A member that
+//! becomes ready is put on the ready list; no wait looks at all members.
 
 use super::EpollEvent;
 use crate::{

@@ -120,8 +120,9 @@ impl TcpStream {
 
 impl TcpListener {
     /// Listens at the address of `kernel`, with `kernel` as the companion. Clients that come over our queues connect to
-    /// us, all others to the kernel socket; [`accept_any`](TcpListener::accept_any) accepts from both. Other processes may
-    /// have descriptors of `kernel`. A blocking `kernel` is set non-blocking for each moment in which we accept from it.
+    /// us, all others to the kernel socket; [`accept_any`](TcpListener::accept_any) accepts from both. Other processes
+    /// may have descriptors of `kernel`. A blocking `kernel` is set non-blocking for each moment in which we accept
+    /// from it.
     ///
     /// Of the options only those that bind(2) uses are copied. `backlog` as in [`listen`](TcpStream::listen).
     ///
@@ -148,7 +149,8 @@ impl TcpListener {
         taken: Option<PortTaken>,
     ) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
-        // A packet that comes before we listen, or for one of the kernel's connections, must not be answered with a reset.
+        // A packet that comes before we listen, or for one of the kernel's connections, must not be answered with a
+        // reset.
         let taking_over = || host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
         taking_over();
         let local = own.local_addr()?;

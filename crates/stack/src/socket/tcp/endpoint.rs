@@ -381,8 +381,9 @@ mod tests {
     use crate::napi::{Outside, Wake};
     use std::{thread, time::Duration};
 
-    /// One thread signals an event as soon as the other has seen the last one, give or take some steps; the other checks
-    /// and goes to sleep. So in nearly every round the event comes just before, during or after the way to sleep.
+    /// One thread signals an event as soon as the other has seen the last one, give or take some steps; the other
+    /// checks and goes to sleep. So in nearly every round the event comes just before, during or after the way to
+    /// sleep.
     fn rounds(count: u64, ready: Ready, sleeps: impl Fn(&Endpoint, &Arc<Waiter>)) {
         let endpoint = Endpoint::new(WaitOptions::new(0));
         let (seen, over) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -1,6 +1,6 @@
 //! Hands a connection to a kernel socket, which continues it: for processes that have the same socket as a kernel
-//! descriptor, as children have after fork(2). Uses the kernel's checkpoint interface: a socket in repair mode is set to
-//! the connection's state (not in tcp(7); see `TCP_REPAIR` in Linux's net/ipv4/tcp.c).
+//! descriptor, as children have after fork(2). Uses the kernel's checkpoint interface: a socket in repair mode is set
+//! to the connection's state (not in tcp(7); see `TCP_REPAIR` in Linux's net/ipv4/tcp.c).
 
 use super::stream::{TcpStream, pass};
 use crate::{

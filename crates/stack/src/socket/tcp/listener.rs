@@ -180,8 +180,8 @@ impl TcpListener {
         Accepted::Ours(TcpStream::accepted(&inner.host, flow, waiting, values), remote)
     }
 
-    /// Ends accepting, as shutdown(2) does: [`accept`](TcpListener::accept) fails with EINVAL, also in threads that wait
-    /// in it. New connections are still established; they are reset when the listener is dropped.
+    /// Ends accepting, as shutdown(2) does: [`accept`](TcpListener::accept) fails with EINVAL, also in threads that
+    /// wait in it. New connections are still established; they are reset when the listener is dropped.
     pub fn stop(&self) {
         let inner = &*self.0;
         if inner.stopped.swap(true, Ordering::AcqRel) {

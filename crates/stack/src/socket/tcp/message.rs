@@ -1,5 +1,5 @@
-//! Receive and send as recvmsg(2) and sendmsg(2) do it: with several buffers, and with flags for each call. For a library
-//! that maps the C calls to our sockets.
+//! Receive and send as recvmsg(2) and sendmsg(2) do it: with several buffers, and with flags for each call. For a
+//! library that maps the C calls to our sockets.
 
 use super::stream::TcpStream;
 use crate::{

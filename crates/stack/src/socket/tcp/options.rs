@@ -297,9 +297,9 @@ impl TcpStream {
     }
 
     /// Distributes connections to the listeners of a `SO_REUSEPORT` group by receive queue instead of by hash: each
-    /// listener gets the connections whose SYN came from its queue. The first to listen gets queue 0, the second queue 1,
-    /// and so on around; the setting of the first counts for all. Call it before [`listen`](TcpStream::listen). (Linux:
-    /// `SO_ATTACH_REUSEPORT_CBPF`.)
+    /// listener gets the connections whose SYN came from its queue. The first to listen gets queue 0, the second queue
+    /// 1, and so on around; the setting of the first counts for all. Call it before [`listen`](TcpStream::listen).
+    /// (Linux: `SO_ATTACH_REUSEPORT_CBPF`.)
     ///
     /// # Errors
     /// None today; a `Result` as from any option.
@@ -319,8 +319,8 @@ impl TcpStream {
         Ok(flow.info(time::now()))
     }
 
-    /// `SO_LINGER`: how long closing waits until the peer has acknowledged all that was written. Zero resets the connection
-    /// instead. `None`, the default: closing does not wait, and what was written still arrives.
+    /// `SO_LINGER`: how long closing waits until the peer has acknowledged all that was written. Zero resets the
+    /// connection instead. `None`, the default: closing does not wait, and what was written still arrives.
     ///
     /// # Errors
     /// None today; a `Result` as in std.
@@ -380,8 +380,8 @@ impl TcpStream {
         Ok(Some(self.tcp().user_timeout).filter(|timeout| !timeout.is_zero()))
     }
 
-    /// `SO_KEEPALIVE` with its three values: the first probe is sent after `idle` of silence, then one every `interval`.
-    /// After `count` unanswered probes the connection is given up. Whole seconds.
+    /// `SO_KEEPALIVE` with its three values: the first probe is sent after `idle` of silence, then one every
+    /// `interval`. After `count` unanswered probes the connection is given up. Whole seconds.
     ///
     /// # Errors
     /// EINVAL out of range: 1 to 32,767 s, 1 to 127 probes.

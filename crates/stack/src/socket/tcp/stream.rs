@@ -136,7 +136,8 @@ common_options!(TcpStream, TcpStream::wait_options, TcpStream::inner);
 timeouts!(TcpStream, TcpStream::wait_options);
 
 impl TcpStream {
-    /// A socket that is not connected yet, to set options before [`bind_to`](TcpStream::bind_to), [`connect_to`](TcpStream::connect_to) or [`listen`](TcpStream::listen).
+    /// A socket that is not connected yet, to set options before [`bind_to`](TcpStream::bind_to),
+    /// [`connect_to`](TcpStream::connect_to) or [`listen`](TcpStream::listen).
     pub fn new(host: &Host) -> TcpStream {
         TcpStream::with(host, WaitOptions::new(host.busy_read()), Values::new())
     }
@@ -221,13 +222,13 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Connects a socket made by [`new`](TcpStream::new). A non-blocking socket returns EINPROGRESS: it becomes writable
-    /// once connected, or has an error ([`take_error`](TcpStream::take_error)).
+    /// Connects a socket made by [`new`](TcpStream::new). A non-blocking socket returns EINPROGRESS: it becomes
+    /// writable once connected, or has an error ([`take_error`](TcpStream::take_error)).
     ///
     /// # Errors
-    /// As [`connect`](TcpStream::connect); EINPROGRESS also if the write timeout is over; EALREADY while an
-    /// earlier call goes on; EISCONN after a call has returned success. After a call has returned a failure the next call
-    /// tries again, as in Linux: from the same address if the socket was bound.
+    /// As [`connect`](TcpStream::connect); EINPROGRESS also if the write timeout is over; EALREADY while an earlier
+    /// call goes on; EISCONN after a call has returned success. After a call has returned a failure the next call tries
+    /// again, as in Linux: from the same address if the socket was bound.
     pub fn connect_to(&self, remote: SocketAddr) -> io::Result<()> {
         let inner = &*self.0;
         if inner.outcome.load(Ordering::Relaxed) & OUTCOME == CONNECTED {
@@ -374,8 +375,8 @@ impl TcpStream {
         self.0.connection().map_or(0, |flow| flow.unread())
     }
 
-    /// The value of `TCP_INQ`: as [`unread`](TcpStream::unread), and one more once the peer has ended its half, so that a
-    /// reader with no data left knows that it can read the end.
+    /// The value of `TCP_INQ`: as [`unread`](TcpStream::unread), and one more once the peer has ended its half, so that
+    /// a reader with no data left knows that it can read the end.
     pub fn unread_with_end(&self) -> usize {
         self.0.connection().map_or(0, |flow| flow.unread_with_end())
     }

@@ -144,8 +144,8 @@ struct FlowChannel<'a, B> {
 /// After polling this long in vain the receiver is not in the middle of a burst: a deferred acknowledgment is sent.
 const QUIET: Duration = Duration::from_micros(10);
 
-/// Sends the acknowledgment that was deferred to the reader's answer, if no segment has carried it. Called when the reader
-/// waits for more data.
+/// Sends the acknowledgment that was deferred to the reader's answer, if no segment has carried it. Called when the
+/// reader waits for more data.
 #[inline]
 pub(super) fn send_deferred_ack(endpoint: &Endpoint, flow: &Flow) {
     if endpoint.take_deferred_ack() {

@@ -1,6 +1,6 @@
 //! Direct delivery: a datagram that a receiver's own busy poll finds is copied from the frame straight into the
-//! receiver's buffers, if none is queued before it. The path over the queue takes two locks, a third of the time that the
-//! stack adds to a round trip, and copies once more.
+//! receiver's buffers, if none is queued before it. The path over the queue takes two locks, a third of the time that
+//! the stack adds to a round trip, and copies once more.
 
 use super::buffer::{Meta, scatter};
 use crate::napi::Direct;

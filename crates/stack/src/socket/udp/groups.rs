@@ -1,5 +1,5 @@
-//! Multicast groups of a socket. The companion joins them in the kernel (IGMP, MLD, the NIC's filter). This is a copy of
-//! its memberships, so that datagrams from our queues reach the same sockets as they would in the kernel.
+//! Multicast groups of a socket. The companion joins them in the kernel (IGMP, MLD, the NIC's filter). This is a copy
+//! of its memberships, so that datagrams from our queues reach the same sockets as they would in the kernel.
 
 use super::{Bound, Inner, UdpSocket};
 use crate::{socket::options::errno, sync::lock};
@@ -73,7 +73,8 @@ impl Groups {
         }
     }
 
-    /// `IP_DROP_SOURCE_MEMBERSHIP`, `MCAST_LEAVE_SOURCE_GROUP`: without the last source the group is left (`ip_mc_source`).
+    /// `IP_DROP_SOURCE_MEMBERSHIP`, `MCAST_LEAVE_SOURCE_GROUP`: without the last source the group is left
+    /// (`ip_mc_source`).
     pub fn leave_source(&mut self, group: IpAddr, interface: u32, source: IpAddr) {
         if let Some(Sources::Only(list)) = self.find(group, interface) {
             list.retain(|it| *it != source);
@@ -131,8 +132,8 @@ impl UdpSocket {
     /// once a second.
     ///
     /// # Errors
-    /// EINVAL if the socket is not bound, if `group` is no group or `interface` is 0; EADDRINUSE if it is in it already;
-    /// ENODEV; EOPNOTSUPP if no interface is shared with the kernel, which does the joining.
+    /// EINVAL if the socket is not bound, if `group` is no group or `interface` is 0; EADDRINUSE if it is in it
+    /// already; ENODEV; EOPNOTSUPP if no interface is shared with the kernel, which does the joining.
     pub fn join_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
         self.0.change_group(group, interface, true)
     }

@@ -46,8 +46,8 @@ impl UdpSocket {
     ///
     /// # Errors
     /// `WouldBlock` if non-blocking or the read timeout is over, a pending error (ECONNREFUSED and its like),
-    /// `Interrupted` by a signal whose handler ran while it slept. A handler that runs during the busy poll ends the call
-    /// only if it says so: see [`signal`](crate::signal).
+    /// `Interrupted` by a signal whose handler ran while it slept. A handler that runs during the busy poll ends the
+    /// call only if it says so: see [`signal`](crate::signal).
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.recv_from(buffer).map(|(len, _)| len)
     }
