@@ -1,8 +1,8 @@
-//! Coverage-guided fuzzing of IPv6's chain of headers. Start it with `fuzz/run six`.
+//! Coverage-guided fuzzing of IPv6's header chain. Start it with `fuzz/run six`.
 
 #![no_main]
 
-// One of its ways in is enough here.
+// This target uses one of its entry points.
 #[allow(dead_code)]
 #[path = "../crates/stack/tests/wire_walk/mod.rs"]
 mod wire_walk;

@@ -1,9 +1,9 @@
-//! Coverage-guided fuzzing of TCP's header and options alone, where `wire` would have to find its way past
-//! two checksums first. Start it with `fuzz/run tcp`.
+//! Coverage-guided fuzzing of TCP's header and options alone; in `wire` two checksums must be correct before
+//! they are parsed. Start it with `fuzz/run tcp`.
 
 #![no_main]
 
-// One of its ways in is enough here.
+// This target uses one of its entry points.
 #[allow(dead_code)]
 #[path = "../crates/stack/tests/wire_walk/mod.rs"]
 mod wire_walk;

@@ -1,5 +1,5 @@
-//! Coverage-guided fuzzing of the packet views: what the test `wire_mutations` asserts, on bytes
-//! that libFuzzer makes up. Start it with `fuzz/run wire`.
+//! Coverage-guided fuzzing of the packet views: the assertions of the test `wire_mutations`, on bytes
+//! chosen by libFuzzer. Start it with `fuzz/run wire`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Waits that mind the kernel's things beside sockets, sets within sets, and exclusive members, over the cable.
+//! Waits for sockets and kernel descriptors together, nested sets, and exclusive members, over the cable.
 
 mod common;
 
@@ -15,10 +15,10 @@ use std::{
 };
 
 const SOON: Option<Duration> = Some(Duration::from_secs(10));
-/// Long enough to believe that nothing comes.
+/// Long enough to conclude that nothing comes.
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
-/// The reading end of a pipe as something outside; and its writing end.
+/// The read end of a pipe as a kernel descriptor to wait for; and its write end.
 fn outside() -> (Outside, std::io::PipeReader, PipeWriter) {
     let (reader, writer) = pipe().unwrap();
     let mut outside = Outside::nothing();
@@ -26,7 +26,7 @@ fn outside() -> (Outside, std::io::PipeReader, PipeWriter) {
     (outside, reader, writer)
 }
 
-/// A set of one socket, which busy polls for so long.
+/// A set of one socket, which busy polls for `micros`.
 fn set(socket: &UdpSocket, micros: u32) -> Epoll {
     let epoll = Epoll::detached();
     epoll.set_params(EpollParams { busy_poll_usecs: micros, ..EpollParams::default() }).unwrap();
@@ -64,11 +64,11 @@ fn a_sleep_ends_for_the_kernel_and_for_a_socket() {
 }
 
 #[test]
-fn a_spinner_looks_at_the_kernel() {
+fn a_busy_poll_checks_the_kernels_descriptors() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let epoll = set(&right, 60_000_000);
-    // Known by its first packet is the queue to spin on.
+    // The queue to poll is known from the first packet.
     left.send(b"x").unwrap();
     let mut events = Vec::new();
     epoll.wait(&mut events, 4, SOON).unwrap();
@@ -76,13 +76,13 @@ fn a_spinner_looks_at_the_kernel() {
     let (mut outside, _reader, mut writer) = outside();
     let writing = later(move || writer.write_all(b"x").unwrap());
     while !outside.look() {
-        assert!(epoll.wait_beside(SOON, &mut outside).unwrap(), "it spun for ten seconds");
+        assert!(epoll.wait_beside(SOON, &mut outside).unwrap(), "it polled for ten seconds");
     }
     writing.join().unwrap();
 }
 
 #[test]
-fn a_spinner_polls_the_queues_of_members_that_come_later() {
+fn a_busy_poll_includes_the_queues_of_members_added_during_it() {
     let ((one, two), (three, four)) = (hosts(), hosts());
     let ((left, right), (up, down)) = (sockets(&one, &two), sockets(&three, &four));
     let epoll = Arc::new(set(&right, 60_000_000));
@@ -105,7 +105,7 @@ fn a_spinner_polls_the_queues_of_members_that_come_later() {
 }
 
 #[test]
-fn poll_minds_the_kernel() {
+fn poll_ends_when_a_kernel_descriptor_is_ready() {
     let (one, two) = hosts();
     let (_left, right) = sockets(&one, &two);
     let (mut outside, _reader, mut writer) = outside();
@@ -125,7 +125,7 @@ fn poll_minds_the_kernel() {
 }
 
 #[test]
-fn a_set_in_a_set_is_readable_while_a_wait_would_find_something() {
+fn a_nested_set_is_readable_while_a_wait_would_find_an_event() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let inner = set(&right, 0);
@@ -147,7 +147,7 @@ fn a_set_in_a_set_is_readable_while_a_wait_would_find_something() {
 }
 
 #[test]
-fn a_source_is_a_member_once_a_tag() {
+fn a_source_is_a_member_once_per_tag() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let source = right.events();

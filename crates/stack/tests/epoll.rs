@@ -1,4 +1,4 @@
-//! `Epoll` by the rules of epoll(7), over the cable.
+//! `Epoll` follows the rules of epoll(7), over the cable.
 
 mod common;
 
@@ -24,10 +24,10 @@ use std::{
 };
 
 const SOON: Option<Duration> = Some(Duration::from_secs(10));
-/// Long enough to believe that nothing comes.
+/// Long enough to conclude that nothing comes.
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
-/// What a wait reports: each member's number and events.
+/// The events of one wait: each member's number and events.
 fn wait(epoll: &Epoll, timeout: Option<Duration>) -> Vec<(u64, Events)> {
     let mut events = Vec::new();
     let count = epoll.wait(&mut events, 16, timeout).unwrap();
@@ -47,7 +47,7 @@ fn watching(host: &Host, socket: &UdpSocket, events: Events) -> Epoll {
 }
 
 #[test]
-fn level_triggered_reports_as_long_as_something_is_there() {
+fn level_triggered_reports_while_there_is_data() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let epoll = watching(&two, &right, Events::READABLE);
@@ -64,14 +64,14 @@ fn level_triggered_reports_as_long_as_something_is_there() {
 }
 
 #[test]
-fn edge_triggered_reports_what_comes() {
+fn edge_triggered_reports_new_data_only() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let epoll = watching(&two, &right, Events::READABLE | Events::EDGE);
     for _ in 0..3 {
         left.send(b"x").unwrap();
         assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)]);
-        assert_eq!(wait(&epoll, SHORT), [], "it is still there, but nothing came");
+        assert_eq!(wait(&epoll, SHORT), [], "it is still there, but nothing new came");
     }
 }
 
@@ -86,7 +86,7 @@ fn one_shot_reports_once_until_modified() {
     left.send(b"b").unwrap();
     assert_eq!(wait(&epoll, SHORT), []);
     epoll.modify(&right, once).unwrap();
-    assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)], "armed anew, and something is there");
+    assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)], "armed again, and there is data");
     receive(&right);
     receive(&right);
     epoll.modify(&right, once).unwrap();
@@ -94,7 +94,7 @@ fn one_shot_reports_once_until_modified() {
 }
 
 #[test]
-fn what_is_there_already_is_reported_on_joining() {
+fn data_already_there_is_reported_after_add_and_modify() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     left.send(b"x").unwrap();
@@ -102,7 +102,7 @@ fn what_is_there_already_is_reported_on_joining() {
     for trigger in [Events::default(), Events::EDGE, Events::ONE_SHOT] {
         let epoll = watching(&two, &right, Events::READABLE | trigger);
         assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)]);
-        // And to whom it is news after a change of interest.
+        // A change of interest reports it, too.
         epoll.modify(&right, Events::WRITABLE | trigger).unwrap();
         assert_eq!(wait(&epoll, SOON), [(7, Events::WRITABLE)]);
         let both = Events::READABLE | Events::WRITABLE;
@@ -112,7 +112,7 @@ fn what_is_there_already_is_reported_on_joining() {
 }
 
 #[test]
-fn a_member_is_a_member_once_and_leaves_also_while_ready() {
+fn a_member_is_added_once_and_can_be_removed_while_ready() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let epoll = watching(&two, &right, Events::READABLE);
@@ -131,7 +131,7 @@ fn a_member_is_a_member_once_and_leaves_also_while_ready() {
 }
 
 #[test]
-fn a_socket_that_is_dropped_leaves_by_itself() {
+fn a_dropped_socket_is_removed_from_its_set() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let epoll = watching(&two, &right, Events::READABLE);
@@ -145,7 +145,7 @@ fn a_socket_that_is_dropped_leaves_by_itself() {
         });
         assert_eq!(waiting.join().unwrap(), []);
     });
-    // A new one may live where the old one did.
+    // A new socket may get the address of the old one.
     for _ in 0..100 {
         let socket = UdpSocket::bind(&two, "10.0.0.2:0").unwrap();
         epoll.add(&socket, Events::READABLE | Events::ONE_SHOT, 1).unwrap();
@@ -154,7 +154,7 @@ fn a_socket_that_is_dropped_leaves_by_itself() {
 }
 
 #[test]
-fn errors_and_hang_ups_are_reported_unasked() {
+fn errors_and_hang_ups_are_reported_without_interest() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let epoll = watching(&one, &left, Events::default());
@@ -177,7 +177,7 @@ fn errors_and_hang_ups_are_reported_unasked() {
 }
 
 #[test]
-fn no_room_no_time_and_fair_turns() {
+fn zero_room_is_an_error_zero_time_returns_at_once_and_members_take_turns() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let epoll = watching(&two, &right, Events::READABLE);
@@ -198,7 +198,7 @@ fn no_room_no_time_and_fair_turns() {
         seen.push(events[0].data);
     }
     seen.sort_unstable();
-    assert_eq!(seen, [100, 101, 102], "with room for one, each has its turn");
+    assert_eq!(seen, [100, 101, 102], "with room for one, each member has its turn");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn an_event_wakes_one_of_many_waiters() {
 }
 
 #[test]
-fn a_one_shot_member_is_in_one_hand_at_a_time() {
+fn a_one_shot_member_is_reported_to_one_thread_at_a_time() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     left.set_nonblocking(false).unwrap();
@@ -243,7 +243,7 @@ fn a_one_shot_member_is_in_one_hand_at_a_time() {
                     if wait(&epoll, SHORT).is_empty() {
                         continue;
                     }
-                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "held by another");
+                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "another thread has it");
                     while right.recv(&mut [0; 16]).is_ok() {
                         received.fetch_add(1, Ordering::SeqCst);
                     }
@@ -253,7 +253,7 @@ fn a_one_shot_member_is_in_one_hand_at_a_time() {
             });
         }
         for n in 0..rounds {
-            // Now a burst, now one at a time.
+            // Sometimes a burst, sometimes one at a time.
             if n % 8 == 0 {
                 while received.load(Ordering::SeqCst) < n {
                     thread::yield_now();
@@ -268,10 +268,10 @@ fn a_one_shot_member_is_in_one_hand_at_a_time() {
     });
 }
 
-/// For tests that must busy poll: of two spinners on one CPU the stack puts one to sleep.
+/// For tests that must busy poll: the stack puts one of two spinners on a CPU to sleep.
 static SPINNER: Mutex<()> = Mutex::new(());
 
-/// Busy-poll passes of `host` so far, found or not.
+/// Busy-poll passes of `host` so far, with or without packets.
 fn passes(host: &Host) -> u64 {
     host.contexts()
         .map(|context| context.stats())
@@ -280,7 +280,7 @@ fn passes(host: &Host) -> u64 {
 }
 
 #[test]
-fn busy_polling_by_its_own_parameters_else_by_the_hosts() {
+fn busy_polls_by_its_own_parameters_else_by_the_hosts() {
     let _alone = SPINNER.lock().unwrap_or_else(PoisonError::into_inner);
     let (one, two) = hosts();
     let (_left, right) = sockets(&one, &two);
@@ -299,31 +299,31 @@ fn busy_polling_by_its_own_parameters_else_by_the_hosts() {
     assert_eq!(polls(0, false, 0), 0, "a member's SO_BUSY_POLL is for its own receives");
     assert!(polls(100, false, 0) > 1);
     assert!(polls(0, false, 100) > 1);
-    assert!(polls(0, true, 0) > 0, "preferred: a pass even without time");
+    assert!(polls(0, true, 0) > 0, "preferred: a pass even with no time set");
     let wrong = EpollParams { busy_poll_usecs: 1 << 31, ..EpollParams::default() };
     assert_eq!(epoll.set_params(wrong).unwrap_err().raw_os_error(), Some(libc::EINVAL));
 }
 
-/// How many frames passes asked for at most, those of interrupts apart.
-type Asked = Arc<Mutex<BTreeSet<usize>>>;
+/// The budgets of all passes except those of the interrupt thread.
+type Budgets = Arc<Mutex<BTreeSet<usize>>>;
 
-/// A cable that notes it.
-struct Noting(Cable, Asked);
+/// A cable that records the budgets.
+struct Recording(Cable, Budgets);
 
-impl Nic for Noting {
+impl Nic for Recording {
     fn info(&self) -> &Info {
         self.0.info()
     }
 
     fn open(&mut self, index: u32) -> io::Result<Queue> {
         let Queue { rx, tx, interrupt } = self.0.open(index)?;
-        Ok(Queue { rx: Box::new(NotingQueue(rx, self.1.clone())), tx, interrupt })
+        Ok(Queue { rx: Box::new(RecordingQueue(rx, self.1.clone())), tx, interrupt })
     }
 }
 
-struct NotingQueue(Box<dyn RxQueue>, Asked);
+struct RecordingQueue(Box<dyn RxQueue>, Budgets);
 
-impl RxQueue for NotingQueue {
+impl RxQueue for RecordingQueue {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
         if budget != NAPI_POLL_WEIGHT {
             self.1.lock().unwrap().insert(budget);
@@ -332,37 +332,37 @@ impl RxQueue for NotingQueue {
     }
 }
 
-/// What the passes of `poll` ask for.
-fn budgets(asked: &Asked, poll: impl Fn()) -> Vec<usize> {
-    asked.lock().unwrap().clear();
-    // One that finds the queue taken asks for nothing.
-    while asked.lock().unwrap().is_empty() {
+/// The budgets of the passes that `poll` makes.
+fn budgets(recorded: &Budgets, poll: impl Fn()) -> Vec<usize> {
+    recorded.lock().unwrap().clear();
+    // A poll that finds the queue owned makes no pass.
+    while recorded.lock().unwrap().is_empty() {
         poll();
     }
-    asked.lock().unwrap().iter().copied().collect()
+    recorded.lock().unwrap().iter().copied().collect()
 }
 
 #[test]
-fn a_pass_takes_no_more_than_the_budget_of_who_polls() {
+fn a_pass_takes_no_more_than_the_pollers_budget() {
     let _alone = SPINNER.lock().unwrap_or_else(PoisonError::into_inner);
     let (one, two) = cable::pair(cable::Config::default()).unwrap();
-    let asked = Asked::default();
+    let recorded = Budgets::default();
     let one = Host::builder().interface(one, "10.0.0.1/24").build().unwrap();
-    let two = Noting(two, asked.clone());
+    let two = Recording(two, recorded.clone());
     let two = Host::builder().interface(two, "10.0.0.2/24").build().unwrap();
     let (_left, right) = sockets(&one, &two);
     right.set_nonblocking(true).unwrap();
     right.set_busy_poll(50).unwrap();
     let epoll = watching(&two, &right, Events::READABLE);
     let receive = || assert!(right.recv(&mut [0; 8]).is_err());
-    assert_eq!(budgets(&asked, receive), [BUSY_POLL_BUDGET]);
+    assert_eq!(budgets(&recorded, receive), [BUSY_POLL_BUDGET]);
     right.set_busy_poll_budget(3).unwrap();
-    assert_eq!(budgets(&asked, receive), [3]);
+    assert_eq!(budgets(&recorded, receive), [3]);
     for (busy_poll_budget, wanted) in [(0, BUSY_POLL_BUDGET), (5, 5)] {
         let params = EpollParams { busy_poll_usecs: 50, prefer_busy_poll: false, busy_poll_budget };
         epoll.set_params(params).unwrap();
         let look = || assert_eq!(wait(&epoll, Some(Duration::from_micros(200))), []);
-        assert_eq!(budgets(&asked, look), [wanted]);
+        assert_eq!(budgets(&recorded, look), [wanted]);
     }
 }
 
@@ -377,7 +377,7 @@ fn every_queue_of_its_members_is_polled() {
         epoll.add(right, Events::READABLE, data).unwrap();
     }
     let polled = || pairs.iter().all(|(_, right)| right.stats().other_polls > 0);
-    // Who is kept from its CPU while the packets come finds them brought by interrupts.
+    // A thread that is descheduled when packets come finds them delivered by the interrupt thread.
     for _ in 0..50 {
         thread::scope(|scope| {
             for (left, _) in &pairs {

@@ -1,5 +1,5 @@
-//! Sockets of ours made of the kernel's: what had come to them is not lost, what comes over our queues is ours, and
-//! what comes another way is delivered or accepted too.
+//! Our sockets made of kernel sockets: packets that had reached the kernel socket are not lost, packets over our queues
+//! are ours, and packets that come another way are delivered or accepted too.
 
 mod xdp_support;
 
@@ -41,7 +41,7 @@ fn adopt(on: &LabHost, host: &Host, kernel: &KernelSocket) -> UdpSocket {
 }
 
 #[test]
-fn a_datagram_socket_goes_on_where_the_kernels_was() {
+fn an_adopted_datagram_socket_continues_the_kernel_socket() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let kernel = kernel_socket(&lab.server, any(7));
@@ -55,7 +55,7 @@ fn a_datagram_socket_goes_on_where_the_kernels_was() {
     let early = server.recv_message(&mut pieces, ReceiveFlags::default()).unwrap();
     assert_eq!((early.copied, early.len, early.to), (5, 5, to));
     assert_eq!((&a, &b[..2]), (b"ear", &b"ly"[..]));
-    // From now on over our queue.
+    // From now on the datagrams come over our queue.
     client.send_to(b"later", to).unwrap();
     let peek = ReceiveFlags { peek: true, dont_wait: false };
     let mut short = [0; 2];
@@ -70,21 +70,21 @@ fn a_datagram_socket_goes_on_where_the_kernels_was() {
     assert_eq!(server.send_message(&answer, Some(seen.from), false).unwrap(), 6);
     let (len, from) = client.recv_from(&mut b).unwrap();
     assert_eq!((&b[..len], from), (&b"answer"[..], to));
-    // Too long for our queue: through the kernel.
+    // Too long for our queue: it is sent through the kernel.
     let long = vec![7; 5_000];
     let pieces = [IoSlice::new(&long[..10]), IoSlice::new(&long[10..])];
     server.send_message(&pieces, Some(seen.from), true).unwrap();
     let mut room = vec![0; 6_000];
     assert_eq!(client.recv(&mut room).unwrap(), 5_000);
     assert!(room[..5_000] == long);
-    // And when ours is gone the kernel's is as it was.
+    // After our socket is closed, the kernel's works as before.
     drop((server, ours));
     client.send_to(b"last", to).unwrap();
     assert_eq!(kernel.recv(&mut room).unwrap(), 4);
 }
 
 #[test]
-fn a_connected_datagram_socket_stays_connected() {
+fn an_adopted_datagram_socket_stays_connected() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let server = kernel_socket(&lab.server, any(7));
@@ -104,26 +104,29 @@ fn a_connected_datagram_socket_stays_connected() {
 }
 
 #[test]
-fn a_listener_accepts_what_comes_to_it_and_to_the_kernels() {
+fn a_listener_accepts_its_own_and_its_companions_connections() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let kernel = lab.server.enter(|| KernelListener::bind(any(7))).unwrap().unwrap();
     let early = lab.server.enter(|| KernelStream::connect("127.0.0.1:7")).unwrap().unwrap();
     let ours = host(&lab.server);
-    let listener = lab.server.enter(|| TcpListener::beside(&ours, &kernel, 16)).unwrap().unwrap();
-    let who = |accepted: Accepted| match accepted {
+    let listener =
+        lab.server.enter(|| TcpListener::with_companion(&ours, &kernel, 16)).unwrap().unwrap();
+    let peer_of = |accepted: Accepted| match accepted {
         Accepted::Ours(stream, remote) => (Some(stream), remote),
         Accepted::Kernel(stream) => (None, stream.peer_addr().unwrap()),
     };
-    assert_eq!(who(listener.accept_any(false).unwrap()).1, early.local_addr().unwrap());
+    assert_eq!(peer_of(listener.accept_any(false).unwrap()).1, early.local_addr().unwrap());
     let empty = listener.accept_any(true).unwrap_err();
     assert_eq!(empty.kind(), ErrorKind::WouldBlock);
     for round in 0..20 {
         let to = SocketAddr::from((lab.server.ipv4(), 7));
         let far = lab.client.enter(|| KernelStream::connect(to)).unwrap().unwrap();
         let near = lab.server.enter(|| KernelStream::connect("127.0.0.1:7")).unwrap().unwrap();
-        let (first, second) =
-            (who(listener.accept_any(false).unwrap()), who(listener.accept_any(false).unwrap()));
+        let (first, second) = (
+            peer_of(listener.accept_any(false).unwrap()),
+            peer_of(listener.accept_any(false).unwrap()),
+        );
         let (far_end, near_end) = if first.0.is_some() { (first, second) } else { (second, first) };
         assert_eq!(near_end.1, near.local_addr().unwrap(), "round {round}");
         assert_eq!(far_end.1, far.local_addr().unwrap(), "round {round}");
@@ -136,7 +139,7 @@ fn a_listener_accepts_what_comes_to_it_and_to_the_kernels() {
 }
 
 #[test]
-fn connections_of_before_stay_with_the_kernel_and_go_on() {
+fn connections_made_before_adoption_stay_with_the_kernel() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let kernel = lab.server.enter(|| KernelListener::bind("[::]:7")).unwrap().unwrap();
@@ -144,15 +147,15 @@ fn connections_of_before_stay_with_the_kernel_and_go_on() {
     addresses.extend(lab.server.ipv6().map(|ip| SocketAddr::from((ip, 7))));
     let connect =
         |to: &SocketAddr| lab.client.enter(|| KernelStream::connect(to)).unwrap().unwrap();
-    // One is accepted before, one is not.
+    // One of the connections is accepted before, one is not.
     for to in &addresses {
         let (early, waiting) = (connect(to), connect(to));
         let (accepted, _) = kernel.accept().unwrap();
         let ours = host(&lab.server);
         let listener =
-            lab.server.enter(|| TcpListener::beside(&ours, &kernel, 16)).unwrap().unwrap();
+            lab.server.enter(|| TcpListener::with_companion(&ours, &kernel, 16)).unwrap().unwrap();
         let Accepted::Kernel(second) = listener.accept_any(false).unwrap() else {
-            panic!("it was the kernel's")
+            panic!("the connection was the kernel's")
         };
         for (near, far) in [(&accepted, &early), (&second, &waiting)] {
             far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -170,10 +173,10 @@ fn connections_of_before_stay_with_the_kernel_and_go_on() {
             add_options(far, to.ip());
             talk();
         }
-        // Who comes now is ours.
+        // A connection made now is ours.
         let late = connect(to);
         let Accepted::Ours(mut stream, from) = listener.accept_any(false).unwrap() else {
-            panic!("it is ours")
+            panic!("the connection is ours")
         };
         assert_eq!(from, late.local_addr().unwrap());
         stream.write_all(b"x").unwrap();
@@ -181,20 +184,20 @@ fn connections_of_before_stay_with_the_kernel_and_go_on() {
     }
 }
 
-/// The peer's farewell comes while the host goes, whose queues the next one has.
+/// The peer's FIN comes while the host is dropped; the next host then has its queues.
 #[test]
-fn a_host_that_goes_leaves_nothing_of_its_connections() {
+fn the_next_host_sees_nothing_of_the_last_hosts_connections() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let kernel = lab.server.enter(|| KernelListener::bind(any(7))).unwrap().unwrap();
     let to = SocketAddr::from((lab.server.ipv4(), 7));
     for round in 0..50 {
         let ours = host(&lab.server);
-        let beside = || TcpListener::beside(&ours, &kernel, 16);
-        let listener = lab.server.enter(beside).unwrap().unwrap();
+        let listen = || TcpListener::with_companion(&ours, &kernel, 16);
+        let listener = lab.server.enter(listen).unwrap().unwrap();
         let far = lab.client.enter(|| KernelStream::connect(to)).unwrap().unwrap();
         let Accepted::Ours(stream, from) = listener.accept_any(false).unwrap() else {
-            panic!("round {round}: it is ours")
+            panic!("round {round}: the connection is ours")
         };
         assert_eq!(from, far.local_addr().unwrap());
         drop((stream, far, listener, ours));
@@ -202,7 +205,7 @@ fn a_host_that_goes_leaves_nothing_of_its_connections() {
 }
 
 #[test]
-fn a_connection_leaves_from_where_the_kernels_socket_is_bound() {
+fn a_connection_of_an_adopted_socket_keeps_the_bound_address() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let server = lab.server.enter(|| KernelListener::bind(any(7))).unwrap().unwrap();
@@ -219,7 +222,7 @@ fn a_connection_leaves_from_where_the_kernels_socket_is_bound() {
     assert_eq!((&peer).read(&mut [0; 8]).unwrap(), 1);
 }
 
-/// A TCP socket of the kernel's that is bound and no more.
+/// A kernel TCP socket that is only bound.
 fn bound_stream(local: SocketAddr) -> KernelStream {
     let socket = stream_socket();
     let SocketAddr::V4(local) = local else { panic!("IPv4 only") };
@@ -243,7 +246,7 @@ fn bound_stream(local: SocketAddr) -> KernelStream {
 
 fn stream_socket() -> KernelStream {
     use std::os::fd::FromRawFd;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor with no other owner.
     unsafe {
         KernelStream::from_raw_fd(libc::socket(
             libc::AF_INET,

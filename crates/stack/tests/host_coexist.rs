@@ -1,5 +1,5 @@
-//! A host of ours on both interfaces of a router: what is not for its sockets passes as if it were not there,
-//! through the router's kernel, its firewall and its forwarding.
+//! Our host on both interfaces of a router: traffic that is not for its sockets passes through the router's kernel, its
+//! firewall and its forwarding as if our host did not exist.
 
 use busypoll_lab::{Lab, LabHost, Namespace, needs, needs_root};
 use busypoll_stack::{Host, UdpSocket, nic::xdp::Xdp};
@@ -17,12 +17,12 @@ use std::{
     time::Duration,
 };
 
-/// The port of our socket, on the router and, as the kernel's, beyond it.
+/// The port of our socket on the router, and of a kernel socket on the host behind it.
 const OURS: u16 = 7;
 const BEYOND: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// client 10.77.0.1 -- 10.77.0.2 router 10.88.0.1 -- 10.88.0.2 far. The kernel of the router forwards.
+/// client 10.77.0.1 -- 10.77.0.2 router 10.88.0.1 -- 10.88.0.2 far. The router's kernel forwards.
 struct Network {
     client: LabHost,
     router: LabHost,
@@ -52,7 +52,7 @@ impl Network {
         ip(&client, &format!("route add 10.88.0.0/24 via {}", router.ipv4()));
         let forwarding = "/proc/sys/net/ipv4/ip_forward";
         router.enter(|| fs::write(forwarding, "1")).unwrap().unwrap();
-        // A veth holds 256 packets and drops the rest: where nothing may be lost, no window may fill it.
+        // A veth holds 256 packets and drops the rest. Where no packet may be lost, a window must be smaller than that.
         for end in [&*client, &*router, &far] {
             let window = || fs::write("/proc/sys/net/ipv4/tcp_rmem", "4096 32768 32768");
             end.enter(window).unwrap().unwrap();
@@ -77,12 +77,12 @@ impl Network {
 fn kernel_socket(on: &Namespace, port: u16) -> KernelSocket {
     let bind = || KernelSocket::bind((Ipv4Addr::UNSPECIFIED, port));
     let socket = on.enter(bind).unwrap().unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
-/// Both ends until `stop`: requests with their number, answers checked. Returns how many. None is on its way
-/// while somebody writes to `pause`.
+/// A client of our socket until `stop`: numbered requests, each answer checked. Returns their number. No request is in
+/// flight while another thread holds the write lock of `pause`.
 fn our_traffic(from: &Namespace, to: SocketAddr, pause: &RwLock<()>, stop: &AtomicBool) -> u64 {
     let client = kernel_socket(from, 0);
     let mut done = 0u64;
@@ -97,7 +97,7 @@ fn our_traffic(from: &Namespace, to: SocketAddr, pause: &RwLock<()>, stop: &Atom
     done
 }
 
-/// Echoes until `stop`; returns how many.
+/// Echoes until `stop`; returns the number.
 fn our_echo(socket: &UdpSocket, stop: &AtomicBool) -> u64 {
     let (mut buffer, mut echoed) = ([0; 16], 0);
     while !stop.load(Ordering::Relaxed) {
@@ -112,7 +112,7 @@ fn our_echo(socket: &UdpSocket, stop: &AtomicBool) -> u64 {
     echoed
 }
 
-/// Sends noise and says its hash.
+/// Sends random bytes and returns their hash.
 fn send_noise(mut stream: TcpStream, bytes: usize, seed: u64) -> u64 {
     let (mut hash, mut state) = (DefaultHasher::new(), seed | 1);
     let mut chunk = vec![0; 1 << 14];
@@ -139,7 +139,7 @@ fn hash_of(mut stream: TcpStream) -> u64 {
         while have < chunk.len() {
             match stream.read(&mut chunk[have..]).unwrap() {
                 0 if have == 0 => return hash.finish(),
-                0 => panic!("cut short"),
+                0 => panic!("the stream was cut short"),
                 n => have += n,
             }
         }
@@ -147,14 +147,14 @@ fn hash_of(mut stream: TcpStream) -> u64 {
     }
 }
 
-/// A TCP connection of two kernels, noise in both directions at once.
+/// A TCP connection between two kernels, with random bytes in both directions at once.
 fn tcp(from: &Namespace, to: &Namespace, address: Ipv4Addr, port: u16, bytes: usize) {
     let listener = to.enter(|| TcpListener::bind((address, port))).unwrap().unwrap();
     let near = from.enter(|| TcpStream::connect((address, port))).unwrap().unwrap();
     let (far, _) = listener.accept().unwrap();
     for stream in [&near, &far] {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     }
     thread::scope(|scope| {
         for (seed, one, two) in [(1, &near, &far), (2, &far, &near)] {
@@ -166,12 +166,12 @@ fn tcp(from: &Namespace, to: &Namespace, address: Ipv4Addr, port: u16, bytes: us
     });
 }
 
-/// Request and response between two kernels, every one answered.
+/// Requests and responses between two kernels, every request answered.
 fn udp(from: &Namespace, to: &Namespace, address: Ipv4Addr, port: u16) {
     let (client, server) = (kernel_socket(from, 0), kernel_socket(to, port));
     let mut buffer = [0; 4096];
     for n in 0..500usize {
-        // Up to what takes three fragments.
+        // Up to three fragments.
         let request = vec![n as u8; n * 7];
         client.send_to(&request, (address, port)).unwrap();
         let (len, peer) = server.recv_from(&mut buffer).unwrap();
@@ -190,7 +190,7 @@ fn ping(from: &Namespace, address: Ipv4Addr) {
 }
 
 #[test]
-fn everybody_elses_traffic_passes_undisturbed() {
+fn traffic_of_other_hosts_passes_undisturbed() {
     needs_root!();
     needs!(program "ip", program "ping");
     let network = Network::new();
@@ -205,7 +205,7 @@ fn everybody_elses_traffic_passes_undisturbed() {
                 scope.spawn(move || our_traffic(from, (to, OURS).into(), pause, stop))
             });
         let echo = scope.spawn(|| our_echo(&socket, &stop_echo));
-        // To the router's own kernel, and through it; the second also at the number of our port.
+        // To the router's own kernel, and through it; the second also to our port number.
         let datagrams = [
             scope.spawn(|| udp(client, router, router.ipv4(), 8)),
             scope.spawn(|| udp(client, far, BEYOND, OURS)),
@@ -218,9 +218,9 @@ fn everybody_elses_traffic_passes_undisturbed() {
                 ping(client, router.ipv4());
                 ping(client, BEYOND);
                 datagrams.into_iter().for_each(|udp| udp.join().unwrap());
-                // Everybody forgets everybody: ARP finds them again. A kernel that forgets a neighbour it has
-                // just asked for forgets the datagram that waits for the answer, too: those that ask rest
-                // meanwhile. Ours, which only answers, loses nothing.
+                // All neighbour entries are deleted: ARP resolves them again. A kernel whose new entry is deleted while
+                // it waits for the answer drops the datagram that waits, too. So the clients that send requests pause
+                // meanwhile. Our host only answers, and loses nothing.
                 ip(router, "neigh flush all");
                 let resting = pause.write().unwrap();
                 for namespace in [&**client, far] {
@@ -233,7 +233,7 @@ fn everybody_elses_traffic_passes_undisturbed() {
                 assert!(known.contains("lladdr"), "{known}");
             }),
         ];
-        // A failure ends the rest, too.
+        // A failure ends the other threads, too.
         let others = others.map(thread::ScopedJoinHandle::join);
         stop_clients.store(true, Ordering::Relaxed);
         let ours = ours.map(thread::ScopedJoinHandle::join);
@@ -244,7 +244,7 @@ fn everybody_elses_traffic_passes_undisturbed() {
         assert_eq!(asked, echoed);
         let stats = socket.stats();
         assert_eq!((stats.kernel, stats.drops), (0, 0), "{stats:?}");
-        // And nothing but ours came to us.
+        // Only datagrams for our socket came to us.
         let counted = host.counters();
         let of = |name| counted.iter().find(|(known, _)| *known == name).unwrap().1;
         assert_eq!(of("UdpInDatagrams"), echoed, "{counted:?}");
@@ -258,10 +258,10 @@ fn packets(on: &Namespace, counter: &str) -> u64 {
     count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{said}"))
 }
 
-/// The router's rules count and drop what they did, for its own ports and for what it forwards. Packets for
-/// our socket alone skip them: the program takes them before nftables sees them.
+/// The router's rules count and drop as before, for its own ports and for forwarded packets. Only packets for our
+/// socket skip them: the steering program redirects them before nftables sees them.
 #[test]
-fn the_firewall_rules_as_before() {
+fn firewall_rules_apply_to_all_but_our_packets() {
     needs_root!();
     needs!(program "ip", program "nft");
     let network = Network::new();
@@ -286,7 +286,7 @@ fn the_firewall_rules_as_before() {
     }";
     must(router.command("nft").arg(rules));
     let (host, socket) = network.our_socket();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let own = [8, 9].map(|port| kernel_socket(router, port));
     let beyond = [OURS, 9].map(|port| kernel_socket(far, port));
     let sender = kernel_socket(client, 0);
@@ -315,7 +315,7 @@ fn the_firewall_rules_as_before() {
         blocked.set_nonblocking(true).unwrap();
         assert_eq!(blocked.recv(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
     }
-    // Without us the rules have it all.
+    // Without our host all packets meet the rules.
     drop((socket, host));
     let kernel = kernel_socket(router, OURS);
     sender.send_to(b"kernel", (router.ipv4(), OURS)).unwrap();

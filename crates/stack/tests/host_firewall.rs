@@ -1,4 +1,4 @@
-//! Firewall rules that a host's packets skip are counted and reported before any packet skips them.
+//! Firewall rules that a host's packets skip are counted and reported before the first packet skips them.
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_stack::{Host, nic::xdp::Xdp};
@@ -10,7 +10,7 @@ fn build(interface: &str) -> Host {
     Host::builder().shared_interface(Xdp::open(interface).unwrap()).build().unwrap()
 }
 
-/// What a host built now finds.
+/// The number of skipped rules that a host built now finds.
 fn skipped(on: &LabHost) -> usize {
     on.enter(|| build(on.interface()).skipped_firewall_rules()).unwrap()
 }
@@ -26,14 +26,14 @@ fn table(on: &LabHost, name: &str, chain: &str) {
 }
 
 #[test]
-fn rules_in_our_packets_way_are_counted() {
+fn rules_that_our_packets_skip_are_counted() {
     needs_root!();
     needs!(program "nft");
     let Lab { client: _client, server } = Lab::builder().build().unwrap();
     assert_eq!(skipped(&server), 0);
     let rule = "udp dport 9 drop";
     let input = "type filter hook input priority 0";
-    // No packet of ours would have met these.
+    // Our packets would not have met these.
     table(&server, "ip loose", rule);
     table(&server, "ip on", &format!("type filter hook forward priority 0; policy drop; {rule}"));
     table(&server, "arp other", "type filter hook input priority 0; accept");
@@ -42,7 +42,7 @@ fn rules_in_our_packets_way_are_counted() {
     assert_eq!(skipped(&server), 2);
     table(&server, "inet shut", &format!("{input}; policy drop;"));
     assert_eq!(skipped(&server), 3);
-    // Addresses translated on their way in are rules, too.
+    // Rules that translate addresses on the way in count, too.
     table(
         &server,
         "ip6 six",
@@ -50,14 +50,14 @@ fn rules_in_our_packets_way_are_counted() {
     );
     assert_eq!(skipped(&server), 4);
     nft(&server, "delete table ip6 six");
-    // More than the kernel says in one datagram.
+    // More rules than fit into one netlink datagram.
     table(&server, "inet large", &format!("{input}{}", format!("; {rule}").repeat(2000)));
     assert_eq!(skipped(&server), 2003);
     nft(&server, "flush ruleset");
     assert_eq!(skipped(&server), 0);
 }
 
-/// Not a test of its own: the body of another process, whose stderr is looked at.
+/// Not a test itself: the body of another process, whose stderr is read.
 #[test]
 fn builder_process() {
     let Ok(interface) = env::var(BUILD_ON) else { return };
@@ -65,7 +65,7 @@ fn builder_process() {
     drop(build(&interface));
 }
 
-/// The lines of ours on stderr of a process that builds a host twice.
+/// Our lines on stderr of a process that builds a host twice.
 fn said(on: &LabHost) -> Vec<String> {
     let mut command = on.command(env::current_exe().unwrap());
     command.args(["--exact", "builder_process", "--nocapture"]).env(BUILD_ON, on.interface());
@@ -76,7 +76,7 @@ fn said(on: &LabHost) -> Vec<String> {
 }
 
 #[test]
-fn they_are_reported_once() {
+fn skipped_rules_are_reported_once() {
     needs_root!();
     needs!(program "nft");
     let Lab { client: _client, server } = Lab::builder().build().unwrap();
@@ -90,11 +90,11 @@ fn they_are_reported_once() {
     assert_eq!(said(&server), [line]);
 }
 
-/// Has the kernel load the table `filter` of legacy iptables in this namespace, as `iptables -L` does; whether
-/// it can.
+/// Makes the kernel load the table `filter` of legacy iptables in this namespace, as `iptables -L` does. False if it
+/// cannot.
 fn load_legacy_filter() -> bool {
     const IPT_SO_GET_INFO: i32 = 64;
-    // struct ipt_getinfo: the name in 32 bytes, and what is answered.
+    // struct ipt_getinfo: the name in 32 bytes, then the answer.
     let mut info = [0u8; 84];
     info[..6].copy_from_slice(b"filter");
     let mut len = info.len() as libc::socklen_t;
@@ -109,7 +109,7 @@ fn load_legacy_filter() -> bool {
 }
 
 #[test]
-fn legacy_iptables_counts_too() {
+fn legacy_iptables_rules_are_counted_too() {
     needs_root!();
     let Lab { client: _client, server } = Lab::builder().build().unwrap();
     assert_eq!(skipped(&server), 0);

@@ -1,5 +1,5 @@
-//! Malformed and hostile frames into a host with live sockets, over the cable and over AF_XDP: never a panic,
-//! every frame counted under its cause, memory bounded, and good traffic among them untouched.
+//! Malformed and hostile frames sent to a host with live sockets, over the cable and over AF_XDP: no panic, every frame
+//! counted under its cause, bounded memory, and good traffic among them undisturbed.
 
 mod wire_walk;
 mod xdp_support;
@@ -16,8 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Where good datagrams go, and the bad ones that get so far.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The destination port of the good datagrams, and of bad ones that parse so far.
 const PORT: u16 = 7;
 
 /// xorshift64: the same frames in every run.
@@ -90,7 +90,7 @@ impl Ends {
         self.ip(Protocol::ICMP, &message)
     }
 
-    /// "What you sent me from `PORT` could not be delivered."
+    /// "Your packet from `PORT` could not be delivered."
     fn unreachable(&self) -> Vec<u8> {
         let back = Ends { us: self.host, host: self.us };
         let mut quote = back.packet(Protocol::UDP, &[0; 16]);
@@ -101,17 +101,17 @@ impl Ends {
         self.ip(Protocol::ICMP, &message)
     }
 
-    /// Also such as no honest sender makes.
+    /// Also fragments that no correct sender makes.
     fn fragment(&self, ident: u16, offset: usize, more: bool, bytes: usize) -> Vec<u8> {
         let word = (offset / 8) as u16 | if more { 0x2000 } else { 0 };
         let frame = changed(self.ip(Protocol::UDP, &vec![1; bytes]), 18, &ident.to_be_bytes());
-        mended(changed(frame, 20, &word.to_be_bytes()))
+        with_ip_checksum(changed(frame, 20, &word.to_be_bytes()))
     }
 
     fn arp(&self) -> Vec<u8> {
         let mut packet = [0; arp::LEN];
-        let nobody = (MacAddr::UNSPECIFIED, self.host.1);
-        arp::Packet::init(&mut packet[..], arp::Operation::REQUEST, self.us, nobody).unwrap();
+        let unspecified = (MacAddr::UNSPECIFIED, self.host.1);
+        arp::Packet::init(&mut packet[..], arp::Operation::REQUEST, self.us, unspecified).unwrap();
         self.frame(EtherType::ARP, &packet)
     }
 }
@@ -130,8 +130,8 @@ fn changed(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The IP header's checksum made right again, where there is an IP header.
-fn mended(mut frame: Vec<u8>) -> Vec<u8> {
+/// Fixes the IP header's checksum, if there is an IP header.
+fn with_ip_checksum(mut frame: Vec<u8>) -> Vec<u8> {
     if frame.len() >= 34
         && let Ok(mut packet) = ipv4::Packet::new_checked(&mut frame[14..])
     {
@@ -140,7 +140,7 @@ fn mended(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// A frame that is somehow wrong; once in a while by luck it is not.
+/// A frame with some fault; by chance it may be correct.
 fn bad_frame(ends: &Ends, noise: &mut Noise) -> Vec<u8> {
     let len = noise.below(1400);
     let payload = noise.bytes(len);
@@ -162,14 +162,14 @@ fn bad_frame(ends: &Ends, noise: &mut Noise) -> Vec<u8> {
         }
     };
     for _ in 0..noise.below(4) {
-        // The headers, mostly; the last part of the addresses' bytes stays, or few would get anywhere.
+        // Mostly in the headers. The low bytes of the addresses stay, or few frames would get further.
         let at = noise.below(frame.len().min(60));
         if at >= 12 {
             frame[at] = noise.next() as u8;
         }
     }
     if noise.one_in(3) {
-        // Lengths that disagree: of the packet, of the datagram.
+        // Contradicting lengths: of the packet, or of the datagram.
         let at = if noise.one_in(2) { 16 } else { 38 };
         if frame.len() > at + 1 {
             frame[at] = noise.below(8) as u8;
@@ -177,7 +177,7 @@ fn bad_frame(ends: &Ends, noise: &mut Noise) -> Vec<u8> {
         }
     }
     if noise.one_in(2) {
-        frame = mended(frame);
+        frame = with_ip_checksum(frame);
     }
     if noise.one_in(4) {
         let vids: Vec<u16> = (0..=noise.below(4)).map(|_| noise.below(3) as u16).collect();
@@ -189,7 +189,7 @@ fn bad_frame(ends: &Ends, noise: &mut Noise) -> Vec<u8> {
     frame
 }
 
-/// Sends frames by hand. What comes back is read to the end and must be well-formed.
+/// Sends raw frames. All frames that come back are read and must be well-formed.
 struct Sender {
     queue: Queue,
     sent: u64,
@@ -197,7 +197,7 @@ struct Sender {
 
 impl Sender {
     fn send(&mut self, frame: &[u8]) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let fill = &mut |room: &mut [u8]| room.copy_from_slice(frame);
         while self.queue.tx.push(frame.len(), false, fill).is_err() {
             assert!(Instant::now() < deadline, "the host has stopped receiving");
@@ -216,7 +216,7 @@ fn good(number: u32) -> Vec<u8> {
     [b"good".as_slice(), &number.to_be_bytes()].concat()
 }
 
-/// Receives up to the good datagram `number`; what was bad and yet delivered is passed over.
+/// Receives up to the good datagram `number`; bad datagrams that were delivered are skipped.
 fn expect(socket: &UdpSocket, number: u32) {
     let mut buffer = [0; 2048];
     loop {
@@ -227,12 +227,12 @@ fn expect(socket: &UdpSocket, number: u32) {
     }
 }
 
-/// `rounds` of some bad frames and a good one.
+/// `rounds` of some bad frames and one good one.
 fn storm(ends: &Ends, sender: &mut Sender, socket: &UdpSocket, rounds: u32, noise: &mut Noise) {
     for number in 0..rounds {
         for _ in 0..noise.below(30) {
             let frame = bad_frame(ends, noise);
-            // Bad ARP is a test of its own: what is good about it is not counted.
+            // Bad ARP has its own test: correct ARP frames have no counter.
             if ![12, 16, 20].iter().any(|at| frame.get(*at..at + 2) == Some(&[8, 6])) {
                 sender.send(&frame);
             }
@@ -258,7 +258,7 @@ fn cabled() -> (Ends, Sender, Host) {
 fn bound(host: &Host, address: &str, receive_buffer: i32) -> UdpSocket {
     let socket = UdpSocket::bind(host, address).unwrap();
     socket.setsockopt(SOL_SOCKET, SO_RCVBUF, receive_buffer).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -267,7 +267,7 @@ fn count(host: &Host, name: &str) -> u64 {
     counters.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no {name}")).1
 }
 
-/// Where a received frame can end, each counted once; a reassembled packet ends a second time.
+/// The places where a received frame can end, each with its counter; a reassembled packet ends a second time.
 fn accounted_for(host: &Host) -> u64 {
     let ends = [
         "LinkInTruncated",
@@ -299,10 +299,10 @@ fn resident_kib() -> u64 {
 }
 
 #[test]
-fn a_storm_over_the_cable_is_counted_frame_by_frame() {
+fn every_malformed_frame_over_the_cable_is_counted() {
     let (ends, mut sender, host) = cabled();
     let socket = bound(&host, "10.0.0.2:7", 1 << 20);
-    // Two that nobody reads: they fill, and that is all.
+    // Two sockets without a reader: they fill up.
     let wildcard = bound(&host, "0.0.0.0:8", 10_000);
     let connected = bound(&host, "10.0.0.2:9", 10_000);
     connected.connect("10.0.0.1:9").unwrap();
@@ -344,10 +344,10 @@ fn every_fault_has_its_own_count() {
     let socket = bound(&host, "10.0.0.2:7", 1 << 20);
     let good_frame = ends.udp(PORT, b"victim");
     let stranger = changed(good_frame.clone(), 0, &[2, 9, 9, 9, 9, 9]);
-    let elsewhere = mended(changed(good_frame.clone(), 30, &[10, 9, 9, 9]));
-    let martian = mended(changed(good_frame.clone(), 26, &[127, 0, 0, 1]));
-    let longer = mended(changed(ends.udp(PORT, b"victim"), 38, &[0, 200]));
-    let shorter = mended(changed(ends.udp(PORT, b"victim"), 38, &[0, 7]));
+    let elsewhere = with_ip_checksum(changed(good_frame.clone(), 30, &[10, 9, 9, 9]));
+    let martian = with_ip_checksum(changed(good_frame.clone(), 26, &[127, 0, 0, 1]));
+    let longer = with_ip_checksum(changed(ends.udp(PORT, b"victim"), 38, &[0, 200]));
+    let shorter = with_ip_checksum(changed(ends.udp(PORT, b"victim"), 38, &[0, 7]));
     let beyond = changed(good_frame.clone(), 16, &[0x40, 0]);
     let source_route = {
         let mut packet = vec![0x47, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0];
@@ -355,12 +355,12 @@ fn every_fault_has_its_own_count() {
         packet.extend(ends.host.1.octets());
         packet.extend([131, 7, 4, 10, 0, 0, 9, 0]);
         packet.extend([0; 8]);
-        mended(ends.frame(EtherType::IPV4, &packet))
+        with_ip_checksum(ends.frame(EtherType::IPV4, &packet))
     };
     let half = changed(ends.arp(), 14 + 6, &[9, 9]);
     for (what, frames, cause) in [
         ("a cut header", vec![good_frame[..13].to_vec()], "LinkInTruncated"),
-        ("nothing", vec![Vec::new()], "LinkInTruncated"),
+        ("an empty frame", vec![Vec::new()], "LinkInTruncated"),
         ("another station's", vec![stranger], "LinkInOtherHost"),
         ("a VLAN that is not ours", vec![tagged(&good_frame, &[5])], "LinkInVlan"),
         ("three tags", vec![tagged(&good_frame, &[0, 0, 0])], "LinkInTooManyTags"),
@@ -370,15 +370,15 @@ fn every_fault_has_its_own_count() {
             vec![changed(good_frame.clone(), 12, &[0x12, 0x34])],
             "LinkInUnknownProtos",
         ),
-        ("an ARP operation there is not", vec![half], "ArpInErrors"),
-        (
-            "a version there is not",
-            vec![changed(good_frame.clone(), 14, &[0x55])],
-            "IpInBadVersion",
-        ),
+        ("an unknown ARP operation", vec![half], "ArpInErrors"),
+        ("an unknown version", vec![changed(good_frame.clone(), 14, &[0x55])], "IpInBadVersion"),
         ("a header too short", vec![changed(good_frame.clone(), 14, &[0x44])], "IpInBadLength"),
         ("a length beyond the frame", vec![beyond], "IpExtInTruncatedPkts"),
-        ("a piece that fits nowhere", vec![ends.fragment(2, 0, true, 63)], "IpInBadFragment"),
+        (
+            "a fragment of a length that is no multiple of 8",
+            vec![ends.fragment(2, 0, true, 63)],
+            "IpInBadFragment",
+        ),
         (
             "a wrong header checksum",
             vec![changed(good_frame.clone(), 24, &[1, 2])],
@@ -387,7 +387,7 @@ fn every_fault_has_its_own_count() {
         ("a source route", vec![source_route], "IpInSourceRoutes"),
         ("an address that is not ours", vec![elsewhere], "IpInAddrErrors"),
         ("a sender from loopback", vec![martian], "IpInMartians"),
-        ("a protocol nobody speaks", vec![ends.ip(Protocol(200), b"?")], "IpInUnknownProtos"),
+        ("a protocol without a handler", vec![ends.ip(Protocol(200), b"?")], "IpInUnknownProtos"),
         (
             "fragments that overlap",
             vec![ends.fragment(1, 0, true, 64), ends.fragment(1, 32, true, 64)],
@@ -399,11 +399,11 @@ fn every_fault_has_its_own_count() {
         ("a datagram longer than its packet", vec![longer], "UdpInTruncated"),
         ("a datagram shorter than its header", vec![shorter], "UdpInBadLength"),
         ("a wrong UDP checksum", vec![changed(good_frame.clone(), 44, b"b")], "UdpInCsumErrors"),
-        ("a port nobody listens at", vec![ends.udp(99, b"?")], "UdpNoPorts"),
+        ("a port without a socket", vec![ends.udp(99, b"?")], "UdpNoPorts"),
     ] {
         let before = count(&host, cause);
         frames.iter().for_each(|frame| sender.send(frame));
-        // Frames keep their order: when the good one is here, so are they.
+        // Frames keep their order: when the good one has come, so have the others.
         sender.send(&ends.udp(PORT, &good(1)));
         let mut buffer = [0; 64];
         assert_eq!(socket.recv(&mut buffer).unwrap(), 8, "{what}");
@@ -413,9 +413,9 @@ fn every_fault_has_its_own_count() {
     assert_eq!(socket.stats().drops, 0);
 }
 
-/// Beside the kernel: what the steering program cannot read, it leaves to the kernel.
+/// On a shared interface: what the steering program cannot parse goes to the kernel.
 #[test]
-fn a_storm_over_af_xdp_does_no_harm() {
+fn malformed_frames_over_af_xdp_do_no_harm() {
     needs_root!();
     let lab = xdp_support::lab();
     let ends = Ends {
@@ -429,7 +429,7 @@ fn a_storm_over_af_xdp_does_no_harm() {
     };
     let (host, socket) = lab.server.enter(build).unwrap().unwrap();
     socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut sender = Sender { queue: xdp_support::station(&lab.client).queue, sent: 0 };
     let mut noise = Noise(0x5eed);
     for busy_poll in [0, 50] {
@@ -437,7 +437,7 @@ fn a_storm_over_af_xdp_does_no_harm() {
         storm(&ends, &mut sender, &socket, 2_000, &mut noise);
     }
     assert!(count(&host, "UdpInErrors") > 0, "{:?}", host.counters());
-    // Both kernels and the host are well: an answer goes back, other ports are the kernel's.
+    // Both kernels and the host still work: an answer comes back, and other ports are the kernel's.
     let client = xdp_support::kernel_socket(&lab.client, 0);
     let to = SocketAddr::V4(SocketAddrV4::new(lab.server.ipv4(), PORT));
     client.send_to(&good(0), to).unwrap();

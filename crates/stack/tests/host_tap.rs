@@ -1,4 +1,4 @@
-//! A whole host over a TAP: the kernel at the other end is a stranger to whom we must be a proper host.
+//! A whole host over a TAP, against the kernel at the other end.
 
 use busypoll_lab::{Lab, Namespace, needs, needs_root};
 use busypoll_stack::{
@@ -46,7 +46,7 @@ fn the_kernel_pings_us_in_every_size() {
 }
 
 #[test]
-fn datagrams_of_every_size_go_both_ways() {
+fn datagrams_of_every_size_pass_in_both_directions() {
     needs_root!();
     let (namespace, host) = tap();
     let ours = UdpSocket::bind(&host, "10.0.0.2:7").unwrap();
@@ -68,9 +68,9 @@ fn datagrams_of_every_size_go_both_ways() {
     }
 }
 
-/// Who sleeps on the queue's own interrupt takes all there is, more than one pass, before sleeping on.
+/// A sleeper that waits for the queue's interrupt itself takes all packets, more than one pass, before it sleeps again.
 #[test]
-fn a_burst_for_another_socket_is_not_left_behind() {
+fn a_sleeper_drains_a_burst_for_another_socket() {
     needs_root!();
     let (namespace, host) = tap();
     let sleeper = UdpSocket::bind(&host, "10.0.0.2:7").unwrap();
@@ -98,16 +98,16 @@ fn a_burst_for_another_socket_is_not_left_behind() {
     });
 }
 
-/// Five seconds without a socket call: the host still answers ARP and ping, and keeps every datagram that
-/// fits its buffer.
+/// Five seconds without a socket call: the host still answers ARP and ping, and keeps every datagram that fits its
+/// buffer.
 #[test]
-fn an_application_that_computes_for_five_seconds_is_still_a_host() {
+fn a_host_answers_while_its_application_computes_for_five_seconds() {
     needs_root!();
     needs!(program "ping");
     needs!(program "ip");
     let (namespace, host) = tap();
     let ours = UdpSocket::bind(&host, "10.0.0.2:7").unwrap();
-    // Room for all that can be sent in that time.
+    // Room for all datagrams of that time.
     ours.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 30).unwrap();
     ours.set_busy_poll(50).unwrap();
     let kernel = namespace.enter(|| KernelSocket::bind("10.0.0.1:0")).unwrap().unwrap();

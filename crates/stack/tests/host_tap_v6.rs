@@ -1,4 +1,4 @@
-//! IPv6 over a TAP: the kernel at the other end is a stranger to whom we must be a proper host.
+//! IPv6 over a TAP, against the kernel at the other end.
 
 use busypoll_lab::{Lab, Namespace, needs, needs_root};
 use busypoll_stack::{
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
 struct Ends {
     kernel: Namespace,
@@ -78,21 +78,21 @@ fn the_kernel_pings_us_in_every_size() {
     }
     assert_eq!(count(&host, "Ip6ReasmOKs"), 4);
     ping(&kernel, &["-c1", "-W5", &format!("{}%tap0", link_local(mac))]);
-    // A group's ping is answered, too; the kernel's own answer counts for nothing.
+    // A ping to a group is answered, too; the kernel's own answer is not counted here.
     ping(&kernel, &["-c1", "-W5", "-I", "tap0", "ff02::1"]);
     wait_for("an answer to the group", || count(&host, "Icmp6OutEchoReplies") == 12);
     assert_eq!(count(&host, "Icmp6InErrors"), 0);
 }
 
 #[test]
-fn datagrams_of_every_size_go_both_ways() {
+fn datagrams_of_every_size_pass_in_both_directions() {
     needs_root!();
     needs!(program "ip");
     let Ends { kernel, host, .. } = tap("");
     let ours = UdpSocket::bind(&host, "[fd00::2]:7").unwrap();
-    ours.set_read_timeout(PATIENCE).unwrap();
+    ours.set_read_timeout(TIMEOUT).unwrap();
     let theirs = kernel.enter(|| KernelSocket::bind("[fd00::1]:0")).unwrap().unwrap();
-    theirs.set_read_timeout(PATIENCE).unwrap();
+    theirs.set_read_timeout(TIMEOUT).unwrap();
     let mut buffer = vec![0; 65_536];
     for busy_poll in [0, 1_000] {
         ours.set_busy_poll(busy_poll).unwrap();
@@ -115,14 +115,14 @@ fn one_socket_serves_both_families() {
     needs!(program "ip");
     let Ends { kernel, host, .. } = tap("");
     let ours = UdpSocket::bind(&host, "[::]:7").unwrap();
-    ours.set_read_timeout(PATIENCE).unwrap();
+    ours.set_read_timeout(TIMEOUT).unwrap();
     let mut buffer = [0; 16];
     for (theirs, to, shown) in [
         ("10.0.0.1:4000", "10.0.0.2:7", "[::ffff:10.0.0.1]:4000"),
         ("[fd00::1]:4000", "[fd00::2]:7", "[fd00::1]:4000"),
     ] {
         let theirs = kernel.enter(|| KernelSocket::bind(theirs)).unwrap().unwrap();
-        theirs.set_read_timeout(PATIENCE).unwrap();
+        theirs.set_read_timeout(TIMEOUT).unwrap();
         theirs.send_to(b"hello", to).unwrap();
         let (len, from) = ours.recv_from(&mut buffer).unwrap();
         assert_eq!((len, from), (5, shown.parse().unwrap()));
@@ -133,25 +133,25 @@ fn one_socket_serves_both_families() {
 }
 
 #[test]
-fn refusals_are_heard_both_ways() {
+fn port_unreachable_is_reported_in_both_directions() {
     needs_root!();
     needs!(program "ip");
     let Ends { kernel, host, .. } = tap("");
     let ours = UdpSocket::bind(&host, "[fd00::2]:0").unwrap();
-    ours.set_read_timeout(PATIENCE).unwrap();
+    ours.set_read_timeout(TIMEOUT).unwrap();
     ours.connect("[fd00::1]:9").unwrap();
-    ours.send(b"anybody?").unwrap();
+    ours.send(b"anyone?").unwrap();
     assert_eq!(ours.recv(&mut [0; 4]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     let theirs = kernel.enter(|| KernelSocket::bind("[fd00::1]:0")).unwrap().unwrap();
-    theirs.set_read_timeout(PATIENCE).unwrap();
+    theirs.set_read_timeout(TIMEOUT).unwrap();
     theirs.connect("[fd00::2]:9").unwrap();
-    theirs.send(b"anybody?").unwrap();
+    theirs.send(b"anyone?").unwrap();
     assert_eq!(theirs.recv(&mut [0; 4]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 
-/// What one end writes comes back from the other, in both roles.
+/// Data from one end is echoed by the other, in both roles.
 #[test]
-fn connections_are_made_both_ways() {
+fn connections_work_in_both_roles() {
     needs_root!();
     needs!(program "ip");
     let Ends { kernel, host, .. } = tap("");
@@ -190,9 +190,9 @@ fn connections_are_made_both_ways() {
 }
 
 #[test]
-fn an_address_the_kernel_has_is_not_ours() {
+fn an_address_that_the_kernel_has_fails_duplicate_detection() {
     needs_root!();
     needs!(program "ip");
     let Ends { host, .. } = tap("fd00::2/64");
-    wait_for("the kernel's word", || count(&host, "Ip6AddrDuplicates") == 1);
+    wait_for("the kernel's answer", || count(&host, "Ip6AddrDuplicates") == 1);
 }

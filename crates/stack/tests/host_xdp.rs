@@ -1,5 +1,5 @@
-//! A whole host over AF_XDP, beside the kernel on the same interface: what is ours comes over our queue,
-//! what is the kernel's reaches the application all the same, and nothing of anybody else's is touched.
+//! A whole host over AF_XDP on an interface shared with the kernel: packets for our sockets come over our queue,
+//! packets through the kernel reach the application as well, and all other traffic is left alone.
 
 mod xdp_support;
 
@@ -13,7 +13,7 @@ use std::{
 };
 use xdp_support::{add_header, add_options, once_free};
 
-/// Everything a host does to the kernel happens in the namespace of the thread that builds it.
+/// All kernel state of a host is in the namespace of the thread that builds it.
 fn host(on: &LabHost) -> Host {
     on.enter(|| Host::builder().shared_interface(Xdp::open(on.interface()).unwrap()).build())
         .unwrap()
@@ -36,7 +36,7 @@ fn any(port: u16) -> SocketAddr {
     (Ipv4Addr::UNSPECIFIED, port).into()
 }
 
-/// One request from `client`, its answer by `server`; the bytes must come back.
+/// One request from `client`, and its answer by `server`; the same bytes must come back.
 fn exchange(client: &KernelSocket, to: SocketAddr, server: &UdpSocket, payload: &[u8]) {
     client.send_to(payload, to).unwrap();
     let mut buffer = vec![0; 65_536];
@@ -85,9 +85,9 @@ fn datagrams_in_packets_with_options_come_over_the_queue() {
     }
 }
 
-/// RFC 8200 section 4.2. It is we who say so: the kernel has not seen the packet.
+/// RFC 8200 section 4.2. Our host sends the error: the kernel has not seen the packet.
 #[test]
-fn who_asks_for_an_option_nobody_knows_is_told() {
+fn an_unknown_ipv6_option_is_answered_by_parameter_problem() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let Some(address) = lab.server.ipv6() else {
@@ -102,7 +102,7 @@ fn who_asks_for_an_option_nobody_knows_is_told() {
     client.send(b"x").unwrap();
     let error = client.recv(&mut [0; 8]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EPROTO));
-    // Counted once it is sent.
+    // It is counted after it is sent.
     let deadline = Instant::now() + Duration::from_secs(10);
     while !server_host.counters().contains(&("Icmp6OutParmProblems", 1)) {
         assert!(Instant::now() < deadline, "{:?}", server_host.counters());
@@ -111,7 +111,7 @@ fn who_asks_for_an_option_nobody_knows_is_told() {
 }
 
 #[test]
-fn two_hosts_of_ours_talk_over_one_wire() {
+fn two_of_our_hosts_talk_over_one_wire() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let (one, two) = (host(&lab.client), host(&lab.server));
@@ -133,13 +133,13 @@ fn two_hosts_of_ours_talk_over_one_wire() {
 }
 
 #[test]
-fn what_the_kernel_gets_reaches_the_application() {
+fn datagrams_that_the_kernel_receives_reach_the_application() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let server_host = host(&lab.server);
     let server = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap();
     let to = SocketAddr::from((lab.server.ipv4(), 7));
-    // Fragments: the kernel puts them together; the answer is above the MTU and leaves by it, too.
+    // Fragments: the kernel reassembles them; the answer is larger than the MTU and is sent by the kernel, too.
     let client = kernel_socket(&lab.client, any(0));
     exchange(&client, to, &server, &[1; 8_000]);
     assert_eq!(server.stats().kernel, 1);
@@ -147,13 +147,13 @@ fn what_the_kernel_gets_reaches_the_application() {
     let neighbour = kernel_socket(&lab.server, any(0));
     exchange(&neighbour, (Ipv4Addr::LOCALHOST, 7).into(), &server, b"from next door");
     assert_eq!(server.stats().kernel, 2);
-    // The interface's own address, from inside.
+    // To the interface's own address, from the same host.
     exchange(&neighbour, to, &server, b"from next door by name");
     assert_eq!(server.stats().kernel, 3);
-    // The host has counted those before the one just received at the least.
+    // The counter covers at least the datagrams before the last one.
     let counted = server_host.counters();
     assert!(counted.iter().any(|(name, count)| *name == "UdpInDatagrams" && *count >= 2));
-    // And the other way round, connected.
+    // And in the other direction, connected.
     let client = bind(&lab.server, &server_host, "0.0.0.0:0").unwrap();
     let next_door = kernel_socket(&lab.server, (Ipv4Addr::LOCALHOST, 9).into());
     lab.server.enter(|| client.connect("127.0.0.1:9")).unwrap().unwrap();
@@ -166,7 +166,7 @@ fn what_the_kernel_gets_reaches_the_application() {
 }
 
 #[test]
-fn a_port_is_the_kernels_to_give() {
+fn the_kernel_decides_who_gets_a_port() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let server_host = host(&lab.server);
@@ -198,9 +198,9 @@ fn a_port_the_kernel_chose_stays_held_when_disconnected() {
     exchange(&neighbour, (Ipv4Addr::LOCALHOST, port).into(), &server, b"from next door");
 }
 
-/// Addresses that are on no interface we share are bound by the kernel, and so checked by it.
+/// Addresses on interfaces that are not shared are bound, and so checked, by the kernel.
 #[test]
-fn addresses_elsewhere_are_the_kernels_to_give() {
+fn addresses_on_other_interfaces_are_bound_by_the_kernel() {
     needs_root!();
     needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
@@ -232,7 +232,7 @@ fn addresses_elsewhere_are_the_kernels_to_give() {
     assert_eq!((inside.stats().kernel, elsewhere.stats().kernel), (1, 1));
 }
 
-/// The kernel tells of a refusal twice: the raw ICMP sockets, and the shadow it is connected with.
+/// The kernel reports a refusal twice: on the raw ICMP sockets, and on the connected companion.
 #[test]
 fn a_refusal_is_reported_once() {
     needs_root!();
@@ -241,7 +241,7 @@ fn a_refusal_is_reported_once() {
     let client = bind(&lab.server, &one, "0.0.0.0:0").unwrap();
     client.connect("127.0.0.1:9").unwrap();
     for _ in 0..200 {
-        // It would report what the one before has left.
+        // It would report the error that the socket before has left.
         client.send(b"anyone?").unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         while client.take_error().unwrap().is_none() {
@@ -277,7 +277,7 @@ fn a_wildcard_follows_the_interfaces_addresses() {
     };
     run(&lab.server, &format!("addr add 10.77.0.9/24 dev {name}"));
     let client = kernel_socket(&lab.client, any(0));
-    // Until the news has come the kernel's shadow answers; after it, our queue.
+    // Until our host has read the announcement the companion answers; after that, our queue.
     let deadline = Instant::now() + Duration::from_secs(10);
     while server.stats().interrupts == 0 {
         assert!(Instant::now() < deadline, "{:?}", server.stats());
@@ -289,7 +289,7 @@ fn a_wildcard_follows_the_interfaces_addresses() {
 }
 
 #[test]
-fn the_interface_works_for_everybody_else() {
+fn the_interface_works_for_all_other_sockets() {
     needs_root!();
     needs!(program "ping");
     let lab = Lab::builder().build().unwrap();
@@ -298,7 +298,7 @@ fn the_interface_works_for_everybody_else() {
     let other = kernel_socket(&lab.server, any(8));
     let client = kernel_socket(&lab.client, any(0));
     thread::scope(|scope| {
-        // Ours is busy all the while.
+        // Our socket is busy all the time.
         let ours = scope.spawn(|| {
             let client = kernel_socket(&lab.client, any(0));
             for _ in 0..2_000 {
@@ -319,16 +319,16 @@ fn the_interface_works_for_everybody_else() {
         ours.join().unwrap();
     });
     assert_eq!(server.stats().kernel, 0);
-    // And when we are gone it works as if we had never been.
+    // After our host is gone the interface works as before.
     drop((server, server_host));
     let again = kernel_socket(&lab.server, any(7));
     client.send_to(b"x", (lab.server.ipv4(), 7)).unwrap();
     assert_eq!(again.recv(&mut [0; 8]).unwrap(), 1);
 }
 
-/// The kernel's socket for errors gets errors alone: with all that people ping it would fill.
+/// The raw ICMP socket must receive errors only: pings would fill it.
 #[test]
-fn pings_are_none_of_our_business() {
+fn the_icmp_socket_receives_errors_and_no_pings() {
     needs_root!();
     needs!(program "ping");
     let lab = Lab::builder().build().unwrap();
@@ -340,12 +340,12 @@ fn pings_are_none_of_our_business() {
     server.connect((lab.client.ipv4(), 9)).unwrap();
     server.send(b"anyone?").unwrap();
     assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
-    // The refusal came after them.
+    // The refusal came after the pings.
     assert!(server_host.counters().contains(&("IcmpInMsgs", 1)), "{:?}", server_host.counters());
 }
 
 #[test]
-fn a_neighbour_that_an_administrator_has_named_stays_named() {
+fn a_permanent_neighbour_entry_stays_permanent() {
     needs_root!();
     needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
@@ -359,7 +359,7 @@ fn a_neighbour_that_an_administrator_has_named_stays_named() {
         String::from_utf8(output.stdout).unwrap()
     };
     if lab.server.ipv6().is_some() {
-        // Without one of these the kernel is given a packet, and told nothing.
+        // Without a link-local address the host would make the kernel resolve by a packet, not by a netlink message.
         let add = ["-6", "addr", "add", "fe80::77/64", "dev", lab.server.interface(), "nodad"];
         assert!(lab.server.command("ip").args(add).status().unwrap().success());
     }

@@ -1,8 +1,9 @@
-//! Every interleaving of the NAPI protocols, of lookups against changes of what is looked up, and of what is due when,
-//! by loom. The product's own files are compiled here a second time, over loom's atomics (`sync`) and over a kernel that blocks as loom says (`sys`).
+//! All interleavings of the NAPI protocols, of lookups against changes, and of timed work, explored by loom. The
+//! product's own files are compiled here a second time, over loom's atomics (`sync`) and over a kernel that blocks in
+//! loom (`sys`).
 //!
-//! What is not explored: timers (a timed sleep is over as soon as nothing is ready), and, where a model
-//! says so, schedules with more preemptions than its bound.
+//! Not explored: timers (a timed sleep ends as soon as nothing is ready), and, where a model sets a bound, schedules
+//! with more preemptions.
 
 #![allow(dead_code, reason = "product files are compiled whole, models use a part of them")]
 
@@ -35,7 +36,7 @@ mod waiter;
 #[path = "loom/word.rs"]
 mod word;
 
-/// `src/sync.rs`, by loom.
+/// `src/sync.rs` over loom.
 mod sync {
     pub(crate) use loom::{
         cell::UnsafeCell,
@@ -46,7 +47,7 @@ mod sync {
         thread::yield_now as spin_wait,
     };
 
-    /// All want the same place first.
+    /// All threads want the same slot first.
     pub(crate) fn thread_number() -> usize {
         0
     }
@@ -56,12 +57,12 @@ mod sync {
     }
 }
 
-/// `src/time.rs` with a clock that stands still until a timed sleep is over.
+/// `src/time.rs` with a clock that stands still until a timed sleep ends.
 mod time {
     pub use busypoll_stack::time::Instant;
     use std::{cell::Cell, time::Duration};
 
-    // One model runs on one thread of the system's, whatever loom calls a thread.
+    // One model runs on one system thread, with all of loom's threads.
     std::thread_local!(static CLOCK: Cell<Instant> = const { Cell::new(Instant::ZERO) });
 
     pub(crate) fn now() -> Instant {
@@ -77,7 +78,7 @@ mod time {
     }
 }
 
-/// Runs a model; `preemptions` bounds how often a thread is stopped where it could go on, `None`: never.
+/// Runs a model; `preemptions` limits how often a thread is preempted, `None`: no limit.
 fn check(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;

@@ -1,4 +1,4 @@
-//! The stack under valgrind's memcheck: no byte read that was not written, none touched that is not its owner's.
+//! The stack under valgrind's memcheck: it reads no uninitialized byte and touches no freed or foreign memory.
 
 use busypoll_lab::needs;
 use busypoll_stack::{
@@ -20,7 +20,7 @@ fn memcheck_finds_nothing() {
     let output = Command::new("valgrind")
         .args(["--tool=memcheck", "--quiet", "--error-exitcode=99", "--leak-check=no"])
         .arg(env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "what_memcheck_watches", "--test-threads=1"])
+        .args(["--ignored", "--exact", "the_traffic_that_memcheck_checks", "--test-threads=1"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -51,10 +51,10 @@ fn talk(mut stream: TcpStream, first: bool) {
 
 #[test]
 #[ignore = "is run by memcheck_finds_nothing"]
-fn what_memcheck_watches() {
+fn the_traffic_that_memcheck_checks() {
     let (one, two) = hosts();
     let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
-    // Connections come and go, asleep and busy polled, with threads that end.
+    // Connections come and go, asleep and busy polled, in threads that end.
     for busy_poll in [0, 50] {
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -66,7 +66,7 @@ fn what_memcheck_watches() {
             }
         });
     }
-    // More sockets than a table begins with, and they go again.
+    // More sockets than a table's first size, which are closed again.
     let many: Vec<_> = (0..100).map(|_| UdpSocket::bind(&two, "10.0.0.2:0").unwrap()).collect();
     let asks = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
     for socket in &many {

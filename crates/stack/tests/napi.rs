@@ -1,4 +1,4 @@
-//! NAPI contexts over the real cable, threads and descriptors: who delivers, and that somebody always does.
+//! NAPI contexts over the real cable, with threads and descriptors: which thread delivers, and that one always does.
 
 use busypoll_stack::{
     napi::{
@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// Long enough for any machine; only a fault takes it.
+/// Longer than any machine needs; only a fault takes it.
 const NEVER: Duration = Duration::from_secs(60);
 
 fn this_thread() -> libc::pthread_t {
@@ -26,7 +26,7 @@ fn this_thread() -> libc::pthread_t {
     unsafe { libc::pthread_self() }
 }
 
-/// A floor above with one queue: takes numbered frames and wakes who waits.
+/// The upper layer with one queue: takes numbered frames and wakes the waiters.
 #[derive(Default)]
 struct Inbox {
     inside: Mutex<Inside>,
@@ -37,7 +37,7 @@ struct Inbox {
 #[derive(Default)]
 struct Inside {
     frames: Vec<u64>,
-    /// Who delivered last.
+    /// The thread and driver of the last delivery.
     by: Option<(libc::pthread_t, Driver)>,
     waiters: Vec<Arc<Waiter>>,
 }
@@ -61,7 +61,7 @@ impl Inbox {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Waits until `count` frames are in, going to sleep by `sleep`.
+    /// Waits until `count` frames have come; `sleep` puts the thread to sleep.
     fn wait_for(&self, count: u64, mut sleep: impl FnMut(&Arc<Waiter>) -> Wake) {
         let waiter = Waiter::of_this_thread().unwrap();
         while self.count() < count {
@@ -77,7 +77,7 @@ impl Inbox {
         }
     }
 
-    /// Waits without any help to the context.
+    /// Waits without driving the context.
     fn await_delivery(&self, count: u64) {
         self.wait_for(count, |waiter| waiter.sleep(Some(NEVER), &mut Outside::nothing()));
     }
@@ -87,7 +87,7 @@ impl Inbox {
     }
 }
 
-/// A context in service on one end of a cable, and the other end's transmit half.
+/// A context in service on one end of a cable, and the transmit side of the other end.
 struct Bench {
     serving: Serving,
     inbox: Arc<Inbox>,
@@ -125,8 +125,8 @@ fn bench(watchdog: Duration) -> Bench {
 }
 
 impl Bench {
-    /// Has the interrupt's side leave the queue to us for the watchdog's time: waits for its first look,
-    /// which would find whatever we send, then polls.
+    /// Makes the interrupt thread leave the queue to the pollers for the watchdog's time: waits for its first pass,
+    /// which would find the frames sent later, then polls.
     fn keep_to_pollers(&self) {
         while self.serving.context().stats().polls == 0 {
             thread::yield_now();
@@ -145,8 +145,8 @@ fn random(state: &mut u64) -> u64 {
     *state >> 11
 }
 
-/// Some tiny time between nothing and about a microsecond.
-fn dawdle(state: &mut u64) {
+/// A random delay of up to about a microsecond.
+fn random_delay(state: &mut u64) {
     for _ in 0..random(state) % 256 {
         std::hint::spin_loop();
     }
@@ -167,7 +167,7 @@ fn a_busy_poll_delivers_on_the_calling_thread() {
     assert!(stats.bp_misses > 0);
 }
 
-/// No unbounded drain: however much has come, a pass takes its budget, and who polls goes on to other things.
+/// No unbounded drain: a pass takes at most its budget, however many frames there are.
 #[test]
 fn the_budget_bounds_a_pass() {
     let mut bench = bench(NEVER);
@@ -184,7 +184,7 @@ fn the_budget_bounds_a_pass() {
 }
 
 #[test]
-fn the_interrupt_thread_delivers_when_nobody_polls() {
+fn the_interrupt_thread_delivers_when_no_thread_polls() {
     let mut bench = bench(WATCHDOG);
     for count in 1..=1_000 {
         bench.peer.send();
@@ -201,10 +201,10 @@ fn the_watchdog_takes_a_queue_that_its_pollers_left() {
     let mut bench = bench(Duration::from_millis(5));
     let context = bench.serving.context().clone();
     let mut count = 0;
-    // On a busy machine a poll may come too late to keep the interrupt's side away: then the interrupt
-    // delivers and no watchdog is needed. Not every time.
+    // On a busy machine a poll may come too late to keep the interrupt thread away: then that thread delivers and no
+    // watchdog is needed. But not every time.
     for _ in 0..1_000 {
-        // The first frame's interrupt finds the poller about and leaves the line masked.
+        // The first frame's interrupt sees the recent poll and leaves the line masked.
         for _ in 0..2 {
             bench.peer.send();
             context.busy_poll(1, now(), &mut Poller::new(0));
@@ -227,7 +227,7 @@ fn a_packet_wakes_the_leader_itself() {
     let context = bench.serving.context().clone();
     let inbox = bench.inbox.clone();
     let me = this_thread();
-    // The interrupt thread may win one race or another, not all of them.
+    // The interrupt thread may win some races, but not all of them.
     for count in 1..=10_000 {
         let peer = &mut bench.peer;
         thread::scope(|scope| {
@@ -250,7 +250,7 @@ fn a_packet_wakes_the_leader_itself() {
 fn a_sleep_ends_by_its_timeout() {
     let bench = bench(WATCHDOG);
     let waiter = Waiter::of_this_thread().unwrap();
-    // Shorter and longer by turns: an alarm that was set for one must neither cut short nor outlast the next.
+    // Short and long by turns: a timer set for one sleep must neither shorten nor outlast the next.
     for millis in [1, 30, 3, 0, 20, 40, 2] {
         let timeout = Duration::from_millis(millis);
         let start = now();
@@ -262,11 +262,11 @@ fn a_sleep_ends_by_its_timeout() {
 }
 
 #[test]
-fn an_alarm_left_by_an_earlier_sleep_wakes_nobody() {
+fn the_timer_of_an_earlier_sleep_does_not_end_a_later_one() {
     let mut bench = bench(WATCHDOG);
     let context = bench.serving.context().clone();
     let inbox = bench.inbox.clone();
-    // The first sleep ends by a frame, long before its alarm would ring within the second.
+    // The first sleep ends by a frame, long before its timer would expire during the second.
     for (count, timeout) in [(1, 50), (2, 5_000)] {
         let peer = &mut bench.peer;
         thread::scope(|scope| {
@@ -277,7 +277,7 @@ fn an_alarm_left_by_an_earlier_sleep_wakes_nobody() {
             let timeout = Duration::from_millis(timeout);
             inbox.wait_for(count, |waiter| {
                 match context.sleep(waiter, Some(timeout), &mut Outside::nothing()) {
-                    // On a machine so busy that the first frame was late.
+                    // On a busy machine the first frame may be late.
                     Wake::Timeout if count == 1 => Wake::Woken,
                     wake => wake,
                 }
@@ -288,7 +288,7 @@ fn an_alarm_left_by_an_earlier_sleep_wakes_nobody() {
 }
 
 #[test]
-fn to_unmask_a_moderated_interrupt_again_keeps_its_clock_running() {
+fn unmasking_a_moderated_interrupt_again_keeps_its_timer_running() {
     let coalesce = Coalesce { rx_usecs: 60_000_000, ..Coalesce::default() };
     let config = cable::Config { coalesce, ..cable::Config::default() };
     let (mut near, mut far) = cable::pair(config).unwrap();
@@ -296,13 +296,13 @@ fn to_unmask_a_moderated_interrupt_again_keeps_its_clock_running() {
     let mut peer = Peer { tx: far.open(0).unwrap().tx, sent: 0 };
     assert!(queue.interrupt.unmask());
     peer.send();
-    // The frame waits for the minute to be over: it has been promised to fire.
+    // The frame waits until the minute is over: the interrupt will fire then.
     assert!(queue.interrupt.unmask());
     queue.interrupt.mask();
-    assert!(!queue.interrupt.unmask(), "a frame waits and nothing is promised any more");
+    assert!(!queue.interrupt.unmask(), "a frame waits and no interrupt will fire any more");
 }
 
-/// Rounds of a ping-pong between two threads that sleep through everything.
+/// Rounds of a ping-pong between two threads that never busy poll.
 const ROUNDS: u64 = 1_000_000;
 /// The same over a cable.
 const CABLE_ROUNDS: u64 = if cfg!(debug_assertions) { 25_000 } else { 250_000 };
@@ -315,7 +315,7 @@ fn no_wake_up_is_lost_in_a_million_rounds() {
         let frame = [0; 60];
         for round in 1..=ROUNDS {
             let hit = |seed: &mut u64| {
-                dawdle(seed);
+                random_delay(seed);
                 let checksum = busypoll_stack::nic::Checksum::Unverified;
                 let mut pass = Pass::new(None, Instant::ZERO, Driver::Kernel);
                 other.receive(Frame { bytes: &frame, checksum }, &mut pass);
@@ -325,7 +325,7 @@ fn no_wake_up_is_lost_in_a_million_rounds() {
                 hit(&mut seed);
             }
             mine.wait_for(round, |waiter| {
-                dawdle(&mut seed);
+                random_delay(&mut seed);
                 waiter.sleep(Some(NEVER), &mut Outside::nothing())
             });
             if !serves {
@@ -343,7 +343,7 @@ fn no_wake_up_is_lost_in_a_million_rounds() {
 #[test]
 fn no_packet_sleeps_in_the_ring_while_a_leader_sleeps() {
     let (mut one, mut two) = (bench(WATCHDOG), bench(WATCHDOG));
-    // Each side answers the other's frame; a frame that is left lying stops both.
+    // Each side answers the other's frame; a frame left in the ring stops both.
     std::mem::swap(&mut one.peer, &mut two.peer);
     let play = |bench: &mut Bench, serves: bool, mut seed: u64| {
         let context = bench.serving.context().clone();
@@ -351,12 +351,12 @@ fn no_packet_sleeps_in_the_ring_while_a_leader_sleeps() {
             if serves {
                 bench.peer.send();
             }
-            dawdle(&mut seed);
+            random_delay(&mut seed);
             if random(&mut seed).is_multiple_of(4) {
                 context.busy_poll(1, now(), &mut Poller::new(0));
             }
             bench.inbox.wait_for(round, |waiter| {
-                dawdle(&mut seed);
+                random_delay(&mut seed);
                 context.sleep(waiter, Some(NEVER), &mut Outside::nothing())
             });
             if !serves {
@@ -371,7 +371,7 @@ fn no_packet_sleeps_in_the_ring_while_a_leader_sleeps() {
 }
 
 #[test]
-fn every_packet_is_delivered_once_whoever_polls() {
+fn every_packet_is_delivered_once_whichever_thread_polls() {
     const FRAMES: u64 = if cfg!(debug_assertions) { 50_000 } else { 500_000 };
     let mut bench = bench(WATCHDOG);
     let context = bench.serving.context().clone();
@@ -388,10 +388,10 @@ fn every_packet_is_delivered_once_whoever_polls() {
                         &mut Poller { prefer: poller == 0, ..Poller::new(poller) },
                     );
                     match random(&mut seed) % 64 {
-                        // Away long enough for the watchdog to come.
+                        // Away long enough for the watchdog to act.
                         0 => thread::sleep(WATCHDOG * 3),
                         1..8 => thread::yield_now(),
-                        _ => dawdle(&mut seed),
+                        _ => random_delay(&mut seed),
                     }
                 }
             });
@@ -410,9 +410,9 @@ fn every_packet_is_delivered_once_whoever_polls() {
             if random(&mut seed).is_multiple_of(512) {
                 thread::sleep(WATCHDOG);
             }
-            dawdle(&mut seed);
+            random_delay(&mut seed);
             if frame == FRAMES / 2 {
-                // From here on nobody polls.
+                // From here on no thread polls.
                 polling.store(false, Ordering::Relaxed);
             }
         }
@@ -426,7 +426,7 @@ fn every_packet_is_delivered_once_whoever_polls() {
 }
 
 #[test]
-fn closing_is_final_while_others_look_it_up_and_poll_it() {
+fn a_closed_context_stays_closed_while_others_look_it_up_and_poll_it() {
     let mut ids = HashSet::new();
     for _ in 0..200 {
         let mut bench = bench(WATCHDOG);

@@ -1,4 +1,4 @@
-//! The bad link, on a real cable.
+//! The fault-injecting link, on a real cable.
 
 use busypoll_stack::{
     nic::{
@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-/// A cable with a bad link at its near end.
+/// A cable with faults at its near end.
 struct Link {
     near: Queue,
     far: Queue,
@@ -55,7 +55,7 @@ fn send(queue: &mut Queue, number: u16) {
     queue.tx.flush();
 }
 
-/// The numbers that one poll finds.
+/// The numbers of the frames that one poll finds.
 fn poll(queue: &mut Queue, budget: usize) -> Vec<u16> {
     let mut numbers = Vec::new();
     let found = queue.rx.poll(budget, &mut |frame| {
@@ -154,7 +154,7 @@ fn a_delayed_transmission_leaves_when_its_time_comes() {
 }
 
 #[test]
-fn a_frame_held_while_asleep_sets_the_alarm() {
+fn a_frame_delayed_while_unmasked_sets_the_timer() {
     let delay = Duration::from_millis(5);
     let mut link = link(transmitting(Faults { delay, ..Faults::default() }));
     assert!(link.near.interrupt.unmask());
@@ -163,7 +163,7 @@ fn a_frame_held_while_asleep_sets_the_alarm() {
 }
 
 #[test]
-fn a_masked_alarm_is_silent_and_what_is_due_refuses_the_unmask() {
+fn a_masked_timer_is_silent_and_a_due_frame_refuses_the_unmask() {
     let delay = Duration::from_millis(2);
     let mut link = link(receiving(Faults { delay, ..Faults::default() }));
     send(&mut link.far, 1);
@@ -206,7 +206,7 @@ fn reordered_frames_all_arrive() {
         send(&mut link.far, number);
         numbers.extend(poll(&mut link.near, 8));
     }
-    // The last may have none to overtake it; it comes by itself.
+    // The last delayed frame may have none after it; it comes by its own time.
     while numbers.len() < 2000 {
         numbers.extend(poll(&mut link.near, 8));
     }
@@ -217,7 +217,7 @@ fn reordered_frames_all_arrive() {
 }
 
 #[test]
-fn a_full_ring_behind_is_told_and_loses_nothing() {
+fn a_full_ring_below_is_reported_and_loses_nothing() {
     let mut link = link(transmitting(Faults { duplication: 1.0, ..Faults::default() }));
     let mut numbers = Vec::new();
     let mut refused = 0;
@@ -231,7 +231,7 @@ fn a_full_ring_behind_is_told_and_loses_nothing() {
     link.near.tx.flush();
     while numbers.len() < 2000 {
         numbers.extend(poll(&mut link.far, 64));
-        // What met a full ring is tried again by the near end's own polls.
+        // Frames refused by a full ring are retried by the near end's own polls.
         poll(&mut link.near, 8);
     }
     assert!(refused > 0);
@@ -305,7 +305,7 @@ fn no_held_frame_is_forgotten_between_a_sender_and_a_sleeper() {
     let Queue { mut rx, tx, interrupt } = near;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        // The sleeper has nothing to receive: only the interrupt makes it push what is due.
+        // The sleeper has nothing to receive: only the interrupt makes it send the due frames.
         scope.spawn(|| {
             while !done.load(Relaxed) {
                 if interrupt.unmask() && !fires_within(&*interrupt, 5_000) {
@@ -331,7 +331,7 @@ fn no_held_frame_is_forgotten_between_a_sender_and_a_sleeper() {
     });
 }
 
-/// The receive half of a queue whose own is elsewhere.
+/// The receive side of a queue whose real receive side is elsewhere.
 struct Nothing;
 
 impl RxQueue for Nothing {

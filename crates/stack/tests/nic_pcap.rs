@@ -1,4 +1,4 @@
-//! The capture, on a real cable, read back.
+//! The capture, on a real cable, read back from the file.
 
 use busypoll_stack::nic::{Nic, Queue, cable, pcap::Pcap};
 use std::{
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A file that goes with the test.
+/// A file that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -79,7 +79,7 @@ fn both_directions_are_in_the_file_in_order_with_the_time_of_day() {
     let frames = parse(&fs::read(&file.0).unwrap());
     assert!(frames.iter().map(|(_, bytes)| bytes).eq(&expected));
     assert!(frames.is_sorted_by_key(|(time, _)| *time));
-    // Two clocks, read apart: a second of grace.
+    // Two clocks, read separately: allow a second.
     let grace = Duration::from_secs(1);
     assert!(frames.iter().all(|(time, _)| (before - grace..after + grace).contains(time)));
     assert_eq!((counters.captured.load(Relaxed), counters.missed.load(Relaxed)), (500, 0));
@@ -118,7 +118,7 @@ fn a_frame_that_was_refused_is_not_in_the_file() {
 }
 
 #[test]
-fn a_capture_that_cannot_be_written_ends_and_the_nic_works_on() {
+fn a_failed_capture_ends_and_the_nic_works_on() {
     let (nic, mut far) = cable();
     let (mut reader, writer) = UnixStream::pair().unwrap();
     let mut nic = Pcap::to(nic, writer, "a socket whose reader leaves").unwrap();
@@ -143,7 +143,7 @@ fn a_capture_that_cannot_be_written_ends_and_the_nic_works_on() {
     assert_eq!(counters.missed.load(Relaxed), sent);
 }
 
-/// A disk that hangs until it is let go.
+/// A disk that hangs until it is released.
 struct Hanging {
     go: Mutex<mpsc::Receiver<()>>,
     header: bool,
@@ -154,7 +154,7 @@ impl std::io::Write for Hanging {
         if std::mem::replace(&mut self.header, false) {
             return Ok(bytes.len());
         }
-        // An error means that the other end let go for good.
+        // An error means that the other end released it for good.
         let _ = self.go.lock().unwrap().recv();
         Ok(bytes.len())
     }
@@ -165,7 +165,7 @@ impl std::io::Write for Hanging {
 }
 
 #[test]
-fn a_disk_that_hangs_holds_nothing_up_and_costs_bounded_memory() {
+fn a_hanging_disk_delays_nothing_and_costs_bounded_memory() {
     let (nic, mut far) = cable();
     let (let_go, go) = mpsc::channel();
     let mut nic =
@@ -185,7 +185,7 @@ fn a_disk_that_hangs_holds_nothing_up_and_costs_bounded_memory() {
 }
 
 #[test]
-fn a_file_that_cannot_be_made_is_named() {
+fn a_file_that_cannot_be_created_is_named_in_the_error() {
     let (nic, _far) = cable();
     let line = Pcap::create(nic, "/nowhere/at.pcap").err().unwrap().to_string();
     assert!(line.contains("cannot capture to /nowhere/at.pcap: "), "{line}");

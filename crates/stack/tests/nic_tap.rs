@@ -1,4 +1,4 @@
-//! The TAP driver against the kernel it talks to, in network namespaces of its own.
+//! The TAP driver against the kernel, in network namespaces of its own.
 
 use busypoll_stack::{
     nic::{Frame, Nic, Queue, TxQueue, tap::Tap},
@@ -16,7 +16,7 @@ use std::{
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Runs a test on a thread of its own in a network namespace that ends with it.
+/// Runs a test in its own thread and network namespace, which end with it.
 fn in_a_namespace(test: impl FnOnce() + Send) {
     busypoll_lab::Namespace::new().unwrap().enter(test).unwrap();
 }
@@ -33,7 +33,7 @@ fn readable(fd: BorrowedFd<'_>, millis: i32) -> bool {
     unsafe { libc::poll(&mut poll, 1, millis) == 1 }
 }
 
-/// Receives until `wanted` makes something of a frame, waiting for interrupts in between.
+/// Receives until `wanted` accepts a frame, waiting for interrupts in between.
 fn receive<T>(queue: &mut Queue, wanted: impl Fn(&[u8]) -> Option<T>) -> T {
     loop {
         let mut found = None;
@@ -99,7 +99,7 @@ fn kernel_socket() -> UdpSocket {
 }
 
 #[test]
-fn the_kernel_asks_we_answer_and_datagrams_pass_both_ways() {
+fn the_kernels_arp_is_answered_and_datagrams_pass_in_both_directions() {
     busypoll_lab::needs_root!();
     in_a_namespace(|| {
         let mut tap = Tap::builder("tap0").kernel_address("10.0.0.1/24").open().unwrap();
@@ -171,7 +171,7 @@ fn a_kernel_end_that_is_down_drops_and_counts() {
 }
 
 #[test]
-fn a_full_ring_says_so_until_it_is_flushed() {
+fn a_full_ring_is_reported_until_it_is_flushed() {
     busypoll_lab::needs_root!();
     in_a_namespace(|| {
         let mut tap = Tap::builder("tap0").up().open().unwrap();
@@ -187,7 +187,7 @@ fn a_full_ring_says_so_until_it_is_flushed() {
 }
 
 #[test]
-fn a_device_deleted_under_us_leaves_nobody_spinning() {
+fn a_deleted_device_ends_the_wait_and_stops_waking() {
     busypoll_lab::needs_root!();
     in_a_namespace(|| {
         ip("tuntap add dev tap0 mode tap");
@@ -214,12 +214,12 @@ fn only_open_queues_get_frames() {
     in_a_namespace(|| {
         let mut tap = Tap::builder("tap0").queues(3).kernel_address("10.0.0.1/24").open().unwrap();
         assert_eq!(tap.info().queues, 3);
-        // Flows spread over the queues that are open; with one of them, all of it comes there.
+        // Flows are spread over the open queues; with one open queue, all frames come there.
         for index in [2, 0, 1] {
             let mut queue = tap.open(index).unwrap();
             let socket = kernel_socket();
             for port in 100..110 {
-                // Another neighbour each time, so that each makes an ARP request.
+                // A new neighbour each time, so that each makes an ARP request.
                 let neighbour = Ipv4Addr::new(10, 0, 0, port + index as u8 * 10);
                 socket.send_to(b"x", (neighbour, 9)).unwrap();
                 let asks = |bytes: &[u8]| arp_request(bytes).filter(|(_, ip)| *ip == neighbour);
@@ -269,7 +269,7 @@ fn without_the_capability_the_error_names_it_and_a_device_made_for_the_user_open
     busypoll_lab::needs_root!();
     in_a_namespace(|| {
         ip("tuntap add dev mine mode tap user 65534");
-        // SAFETY: a raw setresuid changes the calling thread alone, unlike libc's.
+        // SAFETY: a raw setresuid changes only the calling thread, unlike libc's.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
         match Tap::open("tap0") {
             Err(error) if error.to_string().contains("/dev/net/tun") => {

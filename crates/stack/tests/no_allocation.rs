@@ -1,5 +1,5 @@
-//! The hot path asks for no memory: once warm, neither sending nor any way of waiting and receiving
-//! allocates on the calling threads.
+//! The hot path allocates nothing: once warm, neither sends nor any kind of wait and receive allocates on the calling
+//! threads.
 
 mod common;
 
@@ -24,14 +24,14 @@ use std::{
 
 std::thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
 
-/// Counts what each thread asks for.
+/// Counts the allocations of each thread.
 struct Counting;
 
-// SAFETY: everything is the system allocator's; counting touches no memory but a constant thread local,
-// which needs no allocation itself.
+// SAFETY: all calls go to the system allocator; counting touches only a constant thread local, which needs no
+// allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // At a thread's end there is nothing left to count with, nor anybody who asks.
+        // At the end of a thread the thread local is gone; its allocations are not counted.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
@@ -54,17 +54,17 @@ static COUNTING: Counting = Counting;
 
 const WARM_UP: usize = 1_000;
 const ROUNDS: usize = 10_000;
-/// What happens once, as a warning, is no part of the path: the rounds are counted so many times.
+/// One-time events such as a warning are not part of the path: the rounds are counted this often, and the least counts.
 const TIMES: usize = 3;
 
-/// One test at a time: lists are lent to threads from a pool of the process, which grows with the threads that sleep at
-/// once, those of other tests among them.
+/// One test at a time: lists are lent to threads from a pool of the process. The pool grows with the number of threads
+/// that sleep at once, including those of other tests.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Allocations of this thread in each of several times `ROUNDS` rounds after the warm-up, the fewest.
+/// Allocations of this thread in `ROUNDS` rounds after the warm-up; the least of several counts.
 fn allocations(mut round: impl FnMut()) -> u64 {
     (0..WARM_UP).for_each(|_| round());
     let mut count = || {
@@ -76,18 +76,18 @@ fn allocations(mut round: impl FnMut()) -> u64 {
 }
 
 /// A connected socket of either kind.
-trait Talk: Socket + Sync {
-    fn say(&self);
-    fn hear(&self);
+trait Exchange: Socket + Sync {
+    fn send_ping(&self);
+    fn receive_ping(&self);
     fn set_busy_poll(&self, micros: u32);
 }
 
-impl Talk for UdpSocket {
-    fn say(&self) {
+impl Exchange for UdpSocket {
+    fn send_ping(&self) {
         self.send(b"word").unwrap();
     }
 
-    fn hear(&self) {
+    fn receive_ping(&self) {
         self.recv(&mut [0; 16]).unwrap();
     }
 
@@ -96,12 +96,12 @@ impl Talk for UdpSocket {
     }
 }
 
-impl Talk for TcpStream {
-    fn say(&self) {
+impl Exchange for TcpStream {
+    fn send_ping(&self) {
         assert_eq!((&mut &*self).write(b"word").unwrap(), 4);
     }
 
-    fn hear(&self) {
+    fn receive_ping(&self) {
         assert_eq!((&mut &*self).read(&mut [0; 16]).unwrap(), 4);
     }
 
@@ -110,15 +110,15 @@ impl Talk for TcpStream {
     }
 }
 
-/// Ping-pong between two connected sockets on two threads; each gets what `waiter` makes of its socket and
-/// receives by it.
-fn ping_pong<'a, S: Talk, R: FnMut()>(pair: &'a (S, S), waiter: impl Fn(&'a S) -> R + Sync) {
+/// Ping-pong between two connected sockets on two threads; each receives by the closure that `waiter` makes for its
+/// socket.
+fn ping_pong<'a, S: Exchange, R: FnMut()>(pair: &'a (S, S), waiter: impl Fn(&'a S) -> R + Sync) {
     let (left, right) = pair;
     let [client, server] = thread::scope(|scope| {
         let client = scope.spawn(|| {
             let mut receive = waiter(left);
             allocations(|| {
-                left.say();
+                left.send_ping();
                 receive();
             })
         });
@@ -126,7 +126,7 @@ fn ping_pong<'a, S: Talk, R: FnMut()>(pair: &'a (S, S), waiter: impl Fn(&'a S) -
             let mut receive = waiter(right);
             allocations(|| {
                 receive();
-                right.say();
+                right.send_ping();
             })
         });
         [client, server].map(|thread| thread.join().unwrap())
@@ -134,15 +134,15 @@ fn ping_pong<'a, S: Talk, R: FnMut()>(pair: &'a (S, S), waiter: impl Fn(&'a S) -
     assert_eq!((client, server), (0, 0), "allocations in {ROUNDS} rounds");
 }
 
-fn receiving<S: Talk>(pair: &(S, S)) {
+fn receiving<S: Exchange>(pair: &(S, S)) {
     for busy_poll in [1_000_000, 20, 0] {
         pair.0.set_busy_poll(busy_poll);
         pair.1.set_busy_poll(busy_poll);
-        ping_pong(pair, |socket| || socket.hear());
+        ping_pong(pair, |socket| || socket.receive_ping());
     }
 }
 
-fn epoll_waiting<S: Talk>(one: &Host, two: &Host, pair: &(S, S)) {
+fn epoll_waiting<S: Exchange>(one: &Host, two: &Host, pair: &(S, S)) {
     let host = |socket: &S| if std::ptr::eq(socket, &pair.0) { one } else { two };
     for busy_poll_usecs in [1_000_000, 20, 0] {
         for trigger in [Events::default(), Events::EDGE, Events::ONE_SHOT] {
@@ -153,7 +153,7 @@ fn epoll_waiting<S: Talk>(one: &Host, two: &Host, pair: &(S, S)) {
                 let mut events = Vec::with_capacity(4);
                 move || {
                     epoll.wait(&mut events, 4, None).unwrap();
-                    socket.hear();
+                    socket.receive_ping();
                     if trigger == Events::ONE_SHOT {
                         epoll.modify(socket, Events::READABLE | trigger).unwrap();
                     }
@@ -163,7 +163,7 @@ fn epoll_waiting<S: Talk>(one: &Host, two: &Host, pair: &(S, S)) {
     }
 }
 
-fn polling<S: Talk>(one: &Host, two: &Host, pair: &(S, S)) {
+fn polling<S: Exchange>(one: &Host, two: &Host, pair: &(S, S)) {
     let idle = [one, two].map(UdpSocket::new);
     let pick = |socket: &S| if std::ptr::eq(socket, &pair.0) { &idle[0] } else { &idle[1] };
     for busy_poll in [1_000_000, 20, 0] {
@@ -176,14 +176,14 @@ fn polling<S: Talk>(one: &Host, two: &Host, pair: &(S, S)) {
                 let events = Events::READABLE;
                 let other = PollFd { socket: pick(socket), events, revents: events };
                 poll(&mut [other, PollFd { socket, events, revents: events }], None).unwrap();
-                socket.hear();
+                socket.receive_ping();
             }
         });
     }
 }
 
 #[test]
-fn receiving_busy_polled_and_asleep() {
+fn receives_busy_polled_and_asleep_do_not_allocate() {
     let _alone = alone();
     let (one, two) = hosts();
     receiving(&sockets(&one, &two));
@@ -191,7 +191,7 @@ fn receiving_busy_polled_and_asleep() {
 }
 
 #[test]
-fn epoll_busy_polled_and_asleep() {
+fn epoll_busy_polled_and_asleep_does_not_allocate() {
     let _alone = alone();
     let (one, two) = hosts();
     epoll_waiting(&one, &two, &sockets(&one, &two));
@@ -199,16 +199,16 @@ fn epoll_busy_polled_and_asleep() {
 }
 
 #[test]
-fn poll_busy_polled_and_asleep() {
+fn poll_busy_polled_and_asleep_does_not_allocate() {
     let _alone = alone();
     let (one, two) = hosts();
     polling(&one, &two, &sockets(&one, &two));
     polling(&one, &two, &streams(&one, &two));
 }
 
-/// One datagram wakes three threads: more than a pass has room for by itself.
+/// One datagram wakes three threads: more than a pass has room for without allocating.
 #[test]
-fn waking_many_at_once() {
+fn waking_many_threads_at_once_does_not_allocate() {
     let _alone = alone();
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
@@ -229,7 +229,7 @@ fn waking_many_at_once() {
                 }
             });
         }
-        // They all hear of the first.
+        // All of them receive the first event.
         while woken.load(Ordering::Relaxed) < 3 {
             left.send(b"hello").unwrap();
             thread::sleep(Duration::from_millis(1));
@@ -237,7 +237,7 @@ fn waking_many_at_once() {
         let allocated = allocations(|| {
             let before = woken.load(Ordering::Relaxed);
             left.send(b"all of you").unwrap();
-            // It drives the queue, and so wakes them all.
+            // This call drives the queue and wakes all of them.
             idle.recv(&mut [0; 16]).unwrap_err();
             while woken.load(Ordering::Relaxed) < before + 2 {
                 thread::yield_now();
@@ -249,10 +249,10 @@ fn waking_many_at_once() {
     });
 }
 
-/// More peers in turn than a socket keeps ways for: to find one again asks for no memory either, also where it is the
-/// kernel who knows it.
+/// More peers in turn than a socket caches paths for: to look one up again does not allocate either, even if the kernel
+/// has the neighbour.
 #[test]
-fn sending_to_many_peers_over_an_interface_of_the_kernels() {
+fn sends_to_many_peers_over_a_shared_interface_do_not_allocate() {
     needs_root!();
     let _alone = alone();
     let lab = Lab::builder().build().unwrap();
@@ -265,7 +265,7 @@ fn sending_to_many_peers_over_an_interface_of_the_kernels() {
     let port = |peer: &std::net::UdpSocket| peer.local_addr().unwrap().port();
     let to: Vec<_> =
         peers.iter().map(|peer| SocketAddr::from((lab.client.ipv4(), port(peer)))).collect();
-    // From now on the neighbour is known.
+    // The neighbour is known from now on.
     socket.send_to(b"hello", to[0]).unwrap();
     peers[0].recv(&mut [0; 16]).unwrap();
     for count in [2, to.len()] {
@@ -279,7 +279,7 @@ fn sending_to_many_peers_over_an_interface_of_the_kernels() {
 }
 
 #[test]
-fn batches_and_unconnected_sockets() {
+fn batches_and_unconnected_sockets_do_not_allocate() {
     let _alone = alone();
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);

@@ -1,4 +1,4 @@
-//! `poll` by the rules of poll(2), over the cable.
+//! `poll` follows the rules of poll(2), over the cable.
 
 mod common;
 
@@ -7,10 +7,10 @@ use common::{hosts, sockets};
 use std::{net::Shutdown, thread, time::Duration};
 
 const SOON: Option<Duration> = Some(Duration::from_secs(10));
-/// Long enough to believe that nothing comes.
+/// Long enough to conclude that nothing comes.
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
-/// Polls the sockets for `events`: how many are ready, and what each is ready for.
+/// Polls the sockets for `events`: returns how many are ready, and each socket's events.
 fn look<const N: usize>(
     sockets: [&UdpSocket; N],
     events: Events,
@@ -22,7 +22,7 @@ fn look<const N: usize>(
 }
 
 #[test]
-fn tells_which_are_ready_and_what_for() {
+fn reports_each_ready_socket_with_its_events() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let idle = UdpSocket::bind(&two, "10.0.0.2:0").unwrap();
@@ -30,7 +30,7 @@ fn tells_which_are_ready_and_what_for() {
     left.send(b"x").unwrap();
     for _ in 0..2 {
         let ready = look([&idle, &right], Events::READABLE, SOON);
-        assert_eq!(ready, (1, [Events(0), Events::READABLE]), "as long as it is there");
+        assert_eq!(ready, (1, [Events(0), Events::READABLE]), "as long as the data is there");
     }
     let both = Events::READABLE | Events::WRITABLE;
     assert_eq!(look([&idle, &right], both, SOON), (2, [Events::WRITABLE, both]));
@@ -38,7 +38,7 @@ fn tells_which_are_ready_and_what_for() {
 }
 
 #[test]
-fn a_timeout_of_nothing_only_looks() {
+fn a_zero_timeout_does_not_wait() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     assert_eq!(look([&right], Events::READABLE, Some(Duration::ZERO)).0, 0);
@@ -72,7 +72,7 @@ fn a_sleeper_is_woken_by_any_member_and_for_any_reason() {
 }
 
 #[test]
-fn errors_are_reported_unasked() {
+fn errors_are_reported_without_interest() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     drop(right);
@@ -93,12 +93,12 @@ fn several_threads_poll_one_socket() {
         thread::sleep(Duration::from_millis(10));
         left.send(b"x").unwrap();
         for thread in polling {
-            assert_eq!(thread.join().unwrap().0, 1, "poll tells all of them");
+            assert_eq!(thread.join().unwrap().0, 1, "poll returns in all of them");
         }
     });
 }
 
-/// Busy-poll passes of `host` so far, found or not.
+/// Busy-poll passes of `host` so far, with or without packets.
 fn passes(host: &Host) -> u64 {
     host.contexts()
         .map(|context| context.stats())

@@ -1,4 +1,4 @@
-//! Waking a sleeper is right under every race, with UDP: see [`wake_game`].
+//! No wake-up is lost under any race, with UDP: see [`wake_game`].
 
 mod common;
 mod wake_game;
@@ -11,7 +11,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use wake_game::{Player, STANDSTILL, crowd, duels, hand_overs, neighbours};
+use wake_game::{Player, STANDSTILL, duels, hand_overs, many_threads, neighbours};
 
 impl Player for UdpSocket {
     fn pair(one: &Host, two: &Host) -> (UdpSocket, UdpSocket) {
@@ -48,51 +48,51 @@ impl Player for UdpSocket {
 }
 
 #[test]
-fn two_sleepers() {
+fn two_sleepers_lose_no_wake_up() {
     duels::<UdpSocket>(1_500);
 }
 
 #[test]
-fn sleepers_met_on_their_way_to_sleep() {
+fn a_packet_on_the_way_to_sleep_loses_no_wake_up() {
     hand_overs::<UdpSocket>(5_000);
 }
 
 #[test]
-fn many_sleepers_on_one_socket() {
-    crowd::<UdpSocket>(6);
+fn many_sleepers_on_one_socket_lose_no_wake_up() {
+    many_threads::<UdpSocket>(6);
 }
 
 #[test]
-fn many_sleepers_on_one_queue() {
+fn many_sleepers_on_one_queue_lose_no_wake_up() {
     neighbours::<UdpSocket>(3_000);
 }
 
 #[test]
-fn a_late_wake_up_leaves_nothing_behind_that_swallows_the_next() {
+fn a_late_wake_up_does_not_swallow_the_next() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let right = Arc::new(right);
-    let (tell, told) = mpsc::channel();
-    let receiver = |tell: mpsc::Sender<Option<Arc<Waiter>>>| {
+    let (sender, events) = mpsc::channel();
+    let receiver = |sender: mpsc::Sender<Option<Arc<Waiter>>>| {
         let right = right.clone();
         thread::spawn(move || {
-            tell.send(Some(Waiter::of_this_thread().unwrap().clone())).unwrap();
+            sender.send(Some(Waiter::of_this_thread().unwrap().clone())).unwrap();
             right.recv(&mut [0; 8]).unwrap();
-            tell.send(None).unwrap();
+            sender.send(None).unwrap();
             thread::park();
         })
     };
-    let next = || told.recv_timeout(STANDSTILL).expect("a wake-up was lost");
+    let next = || events.recv_timeout(STANDSTILL).expect("a wake-up was lost");
     let asleep = || thread::sleep(Duration::from_millis(30));
-    receiver(tell.clone());
-    let waiter = next().expect("the first thing it tells");
+    receiver(sender.clone());
+    let waiter = next().expect("the thread's waiter");
     asleep();
-    // The echo of an earlier wait: from another socket, or from a poll that has just returned.
+    // A late wake-up of an earlier wait: from another socket, or from a poll that has just returned.
     waiter.wake();
     asleep();
     left.send(b"first").unwrap();
     assert!(next().is_none());
-    receiver(tell);
+    receiver(sender);
     assert!(next().is_some());
     asleep();
     left.send(b"second").unwrap();
@@ -105,7 +105,7 @@ fn millions_of_rounds() {
     let begun = Instant::now();
     duels::<UdpSocket>(30_000);
     hand_overs::<UdpSocket>(200_000);
-    crowd::<UdpSocket>(200);
+    many_threads::<UdpSocket>(200);
     neighbours::<UdpSocket>(50_000);
     println!("{:?}", begun.elapsed());
 }

@@ -1,4 +1,4 @@
-//! TCP sockets over the cable, by the rules an application relies on.
+//! TCP sockets over the cable follow the rules that an application relies on.
 
 mod common;
 
@@ -23,19 +23,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Long enough for whatever will come.
+/// Longer than any expected event takes.
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 
 fn errno(result: std::io::Result<impl Sized>) -> i32 {
     result.map(drop).expect_err("it fails").raw_os_error().expect("an errno")
 }
 
-/// Bytes that tell where they stand.
+/// Bytes that differ by their position.
 fn pattern(range: std::ops::Range<usize>) -> Vec<u8> {
     range.map(|at| (at * 31 + at / 251) as u8).collect()
 }
 
-/// Two hosts of which the first sends only what `verdict` lets through.
+/// Two hosts; the first sends only the frames that `verdict` accepts.
 fn filtered(
     config: TcpConfig,
     verdict: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
@@ -55,7 +55,7 @@ fn every_size_arrives_whole_and_in_order() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for size in sizes {
-                // Odd ones with as little as can be waiting to be sent.
+                // Every other size with `TCP_NOTSENT_LOWAT` 1, so that as little as possible may wait unsent.
                 let mark = i32::from(size % 2 == 1);
                 left.setsockopt(IPPROTO_TCP, TCP_NOTSENT_LOWAT, mark).unwrap();
                 (&left).write_all(&pattern(0..size)).unwrap();
@@ -72,7 +72,7 @@ fn every_size_arrives_whole_and_in_order() {
 }
 
 #[test]
-fn pieces_are_gathered_and_scattered() {
+fn vectored_calls_gather_and_scatter() {
     let (one, two) = hosts();
     let (mut left, mut right) = streams(&one, &two);
     let text = pattern(0..40_000);
@@ -80,7 +80,7 @@ fn pieces_are_gathered_and_scattered() {
     assert_eq!(
         left.write_vectored(&pieces).unwrap(),
         text.len(),
-        "more pieces than go down at once"
+        "more buffers than are passed down at once"
     );
     drop(left);
     let mut got: Vec<u8> = Vec::new();
@@ -97,7 +97,7 @@ fn pieces_are_gathered_and_scattered() {
 }
 
 #[test]
-fn a_blocking_write_returns_when_all_of_it_has_found_room() {
+fn a_blocking_write_returns_when_all_of_it_is_in_the_buffer() {
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);
     left.set_send_buffer_size(10_000).unwrap();
@@ -105,7 +105,7 @@ fn a_blocking_write_returns_when_all_of_it_has_found_room() {
     thread::scope(|scope| {
         let writer = scope.spawn(|| (&left).write(&pattern(0..1_000_000)).unwrap());
         thread::sleep(Duration::from_millis(50));
-        assert!(!writer.is_finished(), "nobody has read a byte yet");
+        assert!(!writer.is_finished(), "no byte has been read yet");
         let mut got = vec![0; 1_000_000];
         (&right).read_exact(&mut got).unwrap();
         assert!(got == pattern(0..1_000_000));
@@ -113,8 +113,8 @@ fn a_blocking_write_returns_when_all_of_it_has_found_room() {
     });
     left.set_write_timeout(Some(Duration::from_millis(30))).unwrap();
     let part = (&left).write(&[0; 1_000_000]).unwrap();
-    assert!(part > 0 && part < 1_000_000, "{part} bytes in 30 ms, and nobody reads");
-    // A little may have found room since.
+    assert!(part > 0 && part < 1_000_000, "{part} bytes in 30 ms, and no reader");
+    // A little room may have become free since.
     let full = loop {
         if let Err(error) = (&left).write(&[0; 1_000_000]) {
             break error;
@@ -123,9 +123,9 @@ fn a_blocking_write_returns_when_all_of_it_has_found_room() {
     assert_eq!(full.kind(), ErrorKind::WouldBlock);
 }
 
-/// Who busy polls finds room again and again, and goes on; not for longer than his timeout.
+/// A busy-polling sender finds room again and again and goes on, but not for longer than its timeout.
 #[test]
-fn a_send_that_polls_ends_at_its_timeout_also_while_data_moves() {
+fn a_busy_polling_send_ends_at_its_timeout_even_while_data_moves() {
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);
     left.set_busy_poll(10_000).unwrap();
@@ -141,15 +141,15 @@ fn a_send_that_polls_ends_at_its_timeout_also_while_data_moves() {
 }
 
 #[test]
-fn what_cannot_be_connected_to_says_why_as_a_kernel_does() {
+fn a_failed_connect_returns_the_errno_of_linux() {
     let (one, two) = hosts();
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
     let refused = TcpStream::connect(&one, "10.0.0.2:9").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     let nowhere = TcpStream::connect(&one, "192.0.2.1:9");
     assert_eq!(errno(nowhere), libc::ENETUNREACH);
-    let nobody = TcpStream::connect(&one, "10.0.0.77:9");
-    assert_eq!(errno(nobody), libc::EHOSTUNREACH, "it does not answer ARP");
+    let absent = TcpStream::connect(&one, "10.0.0.77:9");
+    assert_eq!(errno(absent), libc::EHOSTUNREACH, "it does not answer ARP");
     let soon = Duration::from_millis(20);
     let late = TcpStream::connect_timeout(&one, &address("10.0.0.77:9"), soon).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::TimedOut);
@@ -159,7 +159,7 @@ fn what_cannot_be_connected_to_says_why_as_a_kernel_does() {
     let _listener = TcpListener::bind(&two, "10.0.0.2:9").unwrap();
     let foreign = TcpStream::new(&one).bind_to(address("10.0.0.2:0"));
     assert_eq!(errno(foreign), libc::EADDRNOTAVAIL);
-    // The first address that works.
+    // It connects to the first address that works.
     let several = [address("10.0.0.2:8"), address("10.0.0.2:9")];
     let stream = TcpStream::connect(&one, &several[..]).unwrap();
     assert_eq!(stream.peer_addr().unwrap(), several[1]);
@@ -184,7 +184,7 @@ fn a_peer_that_has_vanished_is_timed_out() {
         });
         left.set_user_timeout(Some(Duration::from_millis(400))).unwrap();
         left.set_read_timeout(SOON).unwrap();
-        (&left).write_all(b"anybody there?").unwrap();
+        (&left).write_all(b"anyone there?").unwrap();
         assert_eq!(errno((&left).read(&mut [0])), libc::ETIMEDOUT);
         assert_eq!(errno((&left).write(b"x")), libc::EPIPE);
     });
@@ -206,7 +206,7 @@ fn keep_alive_notices_a_peer_that_has_vanished() {
 }
 
 #[test]
-fn closing_waits_for_the_peer_or_resets_as_linger_says() {
+fn close_waits_for_the_peer_or_resets_as_so_linger_says() {
     let cut = Arc::new(AtomicBool::new(false));
     let line = cut.clone();
     let (one, two) = filtered(TcpConfig::default(), move |_| !line.load(Ordering::Relaxed));
@@ -237,7 +237,7 @@ fn closing_waits_for_the_peer_or_resets_as_linger_says() {
 }
 
 #[test]
-fn a_listener_hands_on_its_options_and_accepts_in_order() {
+fn accepted_connections_inherit_options_and_come_in_order() {
     let (one, two) = hosts();
     let socket = TcpStream::new(&two);
     socket.set_recv_buffer_size(33_333).unwrap();
@@ -299,7 +299,7 @@ fn a_full_backlog_makes_clients_wait_and_loses_none() {
 }
 
 #[test]
-fn listeners_that_share_a_port_share_what_comes() {
+fn listeners_that_share_a_port_share_its_connections() {
     let (one, two) = hosts();
     let listen = || {
         let socket = TcpStream::new(&two);
@@ -342,7 +342,7 @@ fn a_clone_is_the_same_socket_and_the_last_one_closes_it() {
 }
 
 #[test]
-fn a_connection_tells_about_itself() {
+fn tcp_info_describes_the_connection() {
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);
     (&left).write_all(&[0; 100_000]).unwrap();
@@ -361,7 +361,7 @@ fn a_connection_tells_about_itself() {
 }
 
 #[test]
-fn corked_data_goes_in_full_segments_or_when_uncorked() {
+fn corked_data_is_sent_in_full_segments_or_when_uncorked() {
     let segments = Arc::new(AtomicU32::new(0));
     let count = segments.clone();
     let (one, two) = filtered(TcpConfig::default(), move |frame| {
@@ -378,15 +378,15 @@ fn corked_data_goes_in_full_segments_or_when_uncorked() {
     left.write_more(&[2; 10]).unwrap();
     (&left).write_all(&[3; 10]).unwrap();
     (&right).read_exact(&mut [0; 20]).unwrap();
-    // Two, unless this thread was kept from the CPU for the 200 ms that a cork holds.
+    // Two, unless this thread was descheduled for the 200 ms that a cork holds.
     let segments = segments.load(Ordering::Relaxed);
     assert!(segments <= 4, "{segments} segments of 12 writes");
 }
 
-/// Others may have a CPU when it counts, and then a packet comes by the interrupt: so both ends go on until each
-/// has found enough by itself, for twenty times as many rounds as that takes on a machine of their own.
+/// Other threads may have the CPU at the wrong time, and then a packet comes by the interrupt. So both ends go on until
+/// each has found enough packets itself, for at most twenty times as many rounds as an idle machine needs.
 #[test]
-fn a_busy_polling_caller_finds_what_it_waits_for_itself() {
+fn a_busy_polling_caller_finds_its_packets_itself() {
     const ENOUGH: u64 = 500;
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);
@@ -431,10 +431,10 @@ fn a_busy_polling_caller_finds_what_it_waits_for_itself() {
     assert!(enough(), "{:?}", listener.stats());
 }
 
-/// Of a new connection, whose data would be acknowledged at once, and if its reader found it himself: other threads
-/// may have been faster, or this one kept from the CPU until the acknowledgment was overdue.
+/// Tests a new connection, whose data would be acknowledged at once, in rounds where the reader's own poll found the
+/// data. In other rounds another thread was faster, or this one was descheduled until the acknowledgment was overdue.
 #[test]
-fn what_a_poll_finds_is_acknowledged_by_the_answer_or_when_its_reader_asks_for_more() {
+fn data_of_an_own_poll_is_acknowledged_by_the_answer_or_when_the_reader_waits_again() {
     let (one, two) = hosts();
     let mut alone = 0;
     for way in (0..200).map(|n| n % 4) {
@@ -443,7 +443,7 @@ fn what_a_poll_finds_is_acknowledged_by_the_answer_or_when_its_reader_asks_for_m
         let sent = || right.info().unwrap().segs_out;
         let before = sent();
         (&left).write_all(b"?").unwrap();
-        // The last does not wait here.
+        // The last way does not wait.
         right.set_nonblocking(way == 3).unwrap();
         while (&right).read(&mut [0]).is_err() {}
         if right.stats().own_polls == 0 {
@@ -472,7 +472,7 @@ fn what_a_poll_finds_is_acknowledged_by_the_answer_or_when_its_reader_asks_for_m
 }
 
 #[test]
-fn what_a_poll_finds_arrives_whole_in_whatever_pieces_it_is_asked_for() {
+fn data_of_an_own_poll_arrives_whole_in_reads_of_any_size() {
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);
     for socket in [&left, &right] {
@@ -523,7 +523,7 @@ fn a_non_blocking_call_makes_one_pass() {
 }
 
 #[test]
-fn a_sender_that_never_waits_looks_at_its_queue_all_the_same() {
+fn a_sender_that_never_waits_still_polls_its_queue() {
     let (one, two) = hosts();
     let (left, _right) = streams(&one, &two);
     left.set_send_buffer_size(1 << 20).unwrap();
@@ -563,7 +563,7 @@ fn a_thousand_connections_come_and_go() {
     });
 }
 
-/// Both ends on one host: nothing reaches a wire, and no lock may meet itself.
+/// Both ends on one host: no packet reaches the wire, and no lock may be taken twice.
 #[test]
 fn a_host_talks_to_itself() {
     let (one, _two) = hosts();
@@ -582,7 +582,7 @@ fn a_host_talks_to_itself() {
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
 }
 
-/// Nobody calls the sending host for five seconds, and one of its segments is lost meanwhile: acknowledgements
+/// The sending application makes no call for five seconds, and one of its segments is lost meanwhile: acknowledgments
 /// and the retransmission happen all the same.
 #[test]
 fn an_application_that_computes_recovers_from_a_loss_meanwhile() {
@@ -597,7 +597,7 @@ fn an_application_that_computes_recovers_from_a_loss_meanwhile() {
     right.set_recv_buffer_size(4 << 20).unwrap();
     let size = 2 << 20;
     (&left).write_all(&pattern(0..size)).unwrap();
-    // Both applications are busy with something else.
+    // Both applications compute.
     thread::sleep(Duration::from_secs(5));
     assert_eq!((right.unread(), left.unacknowledged()), (size, 0));
     let info = left.info().unwrap();
@@ -622,10 +622,10 @@ fn a_host_ends_while_its_connections_are_in_use_elsewhere() {
     waiting.join().unwrap().unwrap();
 }
 
-/// connect(2) of a socket that does not block, while an earlier call goes on.
+/// connect(2) of a non-blocking socket while an earlier call goes on.
 #[test]
-fn a_connect_in_progress_is_told_of_as_such() {
-    let (near, _nobody) = cable::pair(cable::Config::default()).unwrap();
+fn a_second_connect_in_progress_is_ealready() {
+    let (near, _silent) = cable::pair(cable::Config::default()).unwrap();
     let host = Host::builder().interface(near, "10.0.0.1/24").build().unwrap();
     let stream = TcpStream::new(&host);
     stream.set_nonblocking(true).unwrap();

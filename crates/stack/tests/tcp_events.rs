@@ -1,4 +1,4 @@
-//! `Epoll` on TCP sockets by the rules of epoll(7), over the cable.
+//! `Epoll` on TCP sockets follows the rules of epoll(7), over the cable.
 
 mod common;
 
@@ -14,13 +14,13 @@ use std::{
 };
 
 const SOON: Option<Duration> = Some(Duration::from_secs(10));
-/// Long enough to believe that nothing comes.
+/// Long enough to conclude that nothing comes.
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 const IN: Events = Events::READABLE;
 const OUT: Events = Events::WRITABLE;
 const END: Events = Events(IN.0 | Events::READ_HANGUP.0);
 
-/// What a wait reports: each member's number and events.
+/// The events of one wait: each member's number and events.
 fn wait(epoll: &Epoll, timeout: Option<Duration>) -> Vec<(u64, Events)> {
     let mut events = Vec::new();
     epoll.wait(&mut events, 16, timeout).unwrap();
@@ -33,7 +33,7 @@ fn watching(host: &Host, socket: &dyn Socket, events: Events) -> Epoll {
     epoll
 }
 
-/// Fills the way to a peer that does not read. How many bytes it took.
+/// Fills the buffers towards a peer that does not read. Returns the number of bytes.
 fn fill(mut stream: &TcpStream) -> usize {
     stream.set_nonblocking(true).unwrap();
     let mut sent = 0;
@@ -51,7 +51,7 @@ fn read_all(mut stream: &TcpStream, bytes: usize) {
 }
 
 #[test]
-fn level_triggered_reports_as_long_as_it_is_so() {
+fn level_triggered_reports_while_the_condition_holds() {
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);
     let epoll = watching(&two, &right, IN | Events::READ_HANGUP);
@@ -71,21 +71,21 @@ fn level_triggered_reports_as_long_as_it_is_so() {
 }
 
 #[test]
-fn edge_triggered_reports_what_comes() {
+fn edge_triggered_reports_new_data_only() {
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);
     let epoll = watching(&two, &right, IN | OUT | Events::EDGE);
-    assert_eq!(wait(&epoll, SOON), [(7, OUT)], "as it stands when added");
+    assert_eq!(wait(&epoll, SOON), [(7, OUT)], "the readiness when added");
     assert_eq!(wait(&epoll, SHORT), []);
     (&left).write_all(b"a").unwrap();
     assert_eq!(wait(&epoll, SOON), [(7, IN | OUT)]);
     assert_eq!(wait(&epoll, SHORT), [], "unread, but reported");
     (&left).write_all(b"b").unwrap();
-    assert_eq!(wait(&epoll, SOON), [(7, IN | OUT)], "more of it is news");
+    assert_eq!(wait(&epoll, SOON), [(7, IN | OUT)], "more data is a new event");
     read_all(&right, 2);
     (&right).write_all(b"c").unwrap();
     read_all(&left, 1);
-    assert_eq!(wait(&epoll, SHORT), [], "that there still is room is none");
+    assert_eq!(wait(&epoll, SHORT), [], "unchanged room is no event");
     let sent = fill(&right);
     assert_eq!(wait(&epoll, SHORT), []);
     read_all(&left, sent);
@@ -101,7 +101,8 @@ fn room_after_a_short_write_is_reported() {
     let epoll = watching(&one, &left, OUT | Events::EDGE);
     assert_eq!(wait(&epoll, SOON), [(7, OUT)]);
     left.set_nonblocking(true).unwrap();
-    // epoll(7): as good as EAGAIN. What it makes the peer acknowledge meanwhile is told while the call lasts.
+    // epoll(7): a short write is as good as EAGAIN. Room that the peer's acknowledgments make during the call is
+    // reported during the call.
     let sent = (&left).write(&vec![7; 64 << 20]).unwrap();
     assert!(sent < 64 << 20);
     wait(&epoll, SHORT);
@@ -123,7 +124,7 @@ fn one_shot_reports_once_until_modified() {
 }
 
 #[test]
-fn a_reset_is_reported_unasked() {
+fn a_reset_is_reported_without_interest() {
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);
     let epoll = watching(&two, &right, Events::default());
@@ -133,11 +134,11 @@ fn a_reset_is_reported_unasked() {
     assert!(right.take_error().unwrap().is_some());
     assert_eq!(wait(&epoll, SOON), [(7, Events::HANGUP)]);
     drop(right);
-    assert_eq!(wait(&epoll, SHORT), [], "it leaves by itself");
+    assert_eq!(wait(&epoll, SHORT), [], "it is removed from the set");
 }
 
 #[test]
-fn connecting_and_accepting() {
+fn connect_and_accept_report_their_events() {
     let (one, two) = hosts();
     let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -167,12 +168,12 @@ fn connecting_and_accepting() {
 }
 
 #[test]
-fn connecting_called_off() {
+fn a_shutdown_aborts_a_connect_in_progress() {
     let (one, two) = hosts();
     let _listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
     let client = TcpStream::new(&one);
     client.set_nonblocking(true).unwrap();
-    // Nobody answers ARP there.
+    // No host answers ARP there.
     let connect = |to: &str| client.connect_to(to.parse().unwrap()).unwrap_err().raw_os_error();
     let all = IN | OUT | Events::READ_HANGUP;
     let off = OUT | Events::HANGUP;
@@ -193,7 +194,7 @@ fn connecting_called_off() {
         assert_eq!(wait(&epoll, SOON), [(7, end)]);
         epoll.remove(&client).unwrap();
     }
-    // A connect that nobody waits for has nothing to tell, and the next begins at once.
+    // A connect aborted without a waiter leaves no event, and the next begins at once.
     assert_eq!(connect("10.0.0.77:80"), Some(libc::EINPROGRESS));
     client.shutdown(Shutdown::Both).unwrap();
     assert_eq!(connect("10.0.0.2:80"), Some(libc::EINPROGRESS));
@@ -203,7 +204,7 @@ fn connecting_called_off() {
 }
 
 #[test]
-fn an_event_loop_serves_many_connections_of_both_kinds_of_waiting() {
+fn an_event_loop_serves_many_connections_busy_polled_and_asleep() {
     let (one, two) = hosts();
     let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
     listener.set_nonblocking(true).unwrap();

@@ -1,5 +1,5 @@
-//! Our TCP and the kernel's as peers on a bad link: loss, duplication, reordering and corruption, both roles,
-//! both families, over TAP and over AF_XDP. Every byte is compared.
+//! Our TCP against the kernel's on a link with faults: loss, duplication, reordering and corruption, both roles, both
+//! families, over TAP and over AF_XDP. Every byte is compared.
 
 use busypoll_lab::{Lab, Namespace, needs, needs_root};
 use busypoll_stack::{
@@ -18,10 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes each way of one connection: more than both ends' buffers hold.
+/// Bytes in each direction of one connection: more than both ends' buffers hold.
 const TOTAL: usize = 20 << 20;
 
-/// How long a reader that stops reads nothing: the buffers fill, and then the window is probed.
+/// How long a stopping reader reads nothing: the buffers fill, and then the window is probed.
 const STOPPED: Duration = Duration::from_secs(2);
 
 const BAD: Faults = Faults {
@@ -37,7 +37,7 @@ fn bad(nic: impl Nic + 'static, seed: u64) -> Fault {
     Fault::new(Box::new(nic), config).unwrap()
 }
 
-/// Either's end of a connection.
+/// One end of a connection, ours or the kernel's.
 trait Peer: Sync {
     fn receive(&self, into: &mut [u8]) -> io::Result<usize>;
     fn send(&self, data: &[u8]) -> io::Result<()>;
@@ -64,7 +64,7 @@ macro_rules! peer {
 
 peer!(TcpStream, KernelStream);
 
-/// A stream of bytes that repeats nowhere near.
+/// A pseudo-random stream of bytes.
 struct Noise(u64);
 
 impl Noise {
@@ -84,7 +84,7 @@ impl Noise {
     }
 }
 
-/// Writes of 1 byte to 16 MiB, as many small as large ones.
+/// Writes of 1 byte to 16 MiB, small and large ones equally often.
 fn pour(to: &impl Peer, seed: u64) {
     let mut all = vec![0; TOTAL];
     Noise(seed).fill(&mut all);
@@ -106,7 +106,7 @@ fn drain(from: &impl Peer, seed: u64) {
     assert_eq!(reading.at, TOTAL, "the end came early");
 }
 
-/// What is poured with a seed, read up to somewhere.
+/// The stream of a seed, read up to a position.
 struct Reading {
     expected: Vec<u8>,
     at: usize,
@@ -119,7 +119,7 @@ impl Reading {
         Reading { expected, at: 0 }
     }
 
-    /// Reads at most so much, once; returns how much it was.
+    /// Reads at most `most` bytes, once; returns the number.
     fn go_on(&mut self, from: &impl Peer, most: usize) -> usize {
         let mut chunk = vec![0; most];
         let n = from.receive(&mut chunk).unwrap();
@@ -130,8 +130,7 @@ impl Reading {
     }
 }
 
-/// Reads nothing for a while; then bit by bit, so that the window opens and shuts all the time; then what is
-/// left.
+/// Reads nothing for a while; then small pieces, so that the window opens and closes all the time; then the rest.
 fn drain_reluctantly(from: &impl Peer, seed: u64) {
     let mut reading = Reading::new(seed);
     thread::sleep(STOPPED);
@@ -143,7 +142,7 @@ fn drain_reluctantly(from: &impl Peer, seed: u64) {
     assert_eq!(reading.at, TOTAL, "the end came early");
 }
 
-/// Both send and both receive, at once.
+/// Both ends send and receive at once.
 fn exchange(one: &impl Peer, other: &impl Peer) {
     thread::scope(|scope| {
         scope.spawn(|| pour(one, 1));
@@ -153,7 +152,7 @@ fn exchange(one: &impl Peer, other: &impl Peer) {
     });
 }
 
-/// Both send at once, and both read like that.
+/// Both ends send at once, and both read reluctantly.
 fn exchange_reluctantly(one: &impl Peer, other: &impl Peer) {
     let begun = Instant::now();
     let poured = || assert!(begun.elapsed() > STOPPED, "all of it went into the buffers");
@@ -171,7 +170,7 @@ fn exchange_reluctantly(one: &impl Peer, other: &impl Peer) {
     });
 }
 
-/// Our host, which lives in `here`, and the kernel `there`: each connects once to the other.
+/// Our host is in `here`, the kernel's socket in `there`: each connects once to the other.
 fn both_roles(
     host: &Host,
     (here, ours): (&Namespace, SocketAddr),
@@ -238,7 +237,7 @@ fn over_af_xdp_both_families() {
 }
 
 #[test]
-fn readers_that_stop_and_that_dawdle() {
+fn readers_that_stop_and_slow_readers_get_every_byte() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let host = shared(&lab);

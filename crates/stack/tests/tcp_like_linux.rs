@@ -1,5 +1,5 @@
-//! The same scripts on the kernel's TCP sockets over loopback and on ours over the cable: every result, every
-//! errno and every event of poll(2) must be the same. Linux is the oracle; nothing here says what is right.
+//! The same scripts on the kernel's TCP sockets over loopback and on ours over the cable: every result, every errno and
+//! every event of poll(2) must be the same. Linux is the oracle; no expected values stand here.
 
 mod common;
 mod like_linux;
@@ -8,7 +8,7 @@ use busypoll_stack::options::*;
 use like_linux::{Log, Tcp, World, script};
 use std::{net::Shutdown, time::Duration};
 
-/// Long enough to believe that nothing comes.
+/// Long enough to conclude that nothing comes.
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
 /// A listener on host 1.
@@ -27,8 +27,8 @@ fn pair<W: World>(world: &W) -> (W::Socket, W::Socket) {
     (client, listener.accept().unwrap())
 }
 
-/// An address of host 1 where nobody listens.
-fn nobody<W: World>(world: &W) -> std::net::SocketAddr {
+/// An address of host 1 without a listener.
+fn closed_port<W: World>(world: &W) -> std::net::SocketAddr {
     listener(world).local_addr().unwrap()
 }
 
@@ -51,23 +51,23 @@ fn idle<W: World>(world: &W, log: &mut Log) {
 
 script!(connecting_and_waiting, blocking);
 fn blocking<W: World>(world: &W, log: &mut Log) {
-    let nobody = nobody(world);
+    let closed_port = closed_port(world);
     let refused = world.socket(0);
-    log.note("nobody there", refused.connect(nobody));
-    log.note("told once", refused.take_error());
+    log.note("no listener", refused.connect(closed_port));
+    log.note("returned once", refused.take_error());
     log.events("poll", &refused, 0);
     log.note("peer", refused.peer_addr());
     log.recv("recv", &refused);
     log.note("send", refused.send(b"x"));
     let (client, server) = pair(world);
-    log.note("again", client.connect(nobody));
-    log.note("accepted", server.connect(nobody));
+    log.note("again", client.connect(closed_port));
+    log.note("accepted", server.connect(closed_port));
     log.note("peer", client.peer_addr().map(|peer| peer == server.local_addr().unwrap()));
     log.note("local", client.local_addr().map(|local| local == server.peer_addr().unwrap()));
     log.events("client", &client, POLLOUT);
     log.events("server", &server, POLLOUT);
-    log.note("everybody", world.socket(0).connect("255.255.255.255:9".parse().unwrap()));
-    log.note("many", world.socket(0).connect("224.0.0.1:9".parse().unwrap()));
+    log.note("broadcast", world.socket(0).connect("255.255.255.255:9".parse().unwrap()));
+    log.note("multicast", world.socket(0).connect("224.0.0.1:9".parse().unwrap()));
     log.note("port 0", world.socket(0).connect(world.at(1, 0)));
 }
 
@@ -80,32 +80,32 @@ fn nonblocking<W: World>(world: &W, log: &mut Log) {
     log.note("connect", client.connect(to));
     log.events("made", &client, POLLOUT);
     log.note("error", client.take_error());
-    log.note("first to ask", client.connect(to));
-    log.note("second to ask", client.connect(to));
+    log.note("first call", client.connect(to));
+    log.note("second call", client.connect(to));
     let refused = world.socket(0);
     refused.set_nonblocking(true).unwrap();
-    log.note("nobody there", refused.connect(nobody(world)));
+    log.note("no listener", refused.connect(closed_port(world)));
     log.events("refused", &refused, POLLERR);
     log.note("error", refused.take_error());
-    log.events("told", &refused, POLLHUP);
+    log.events("after the error", &refused, POLLHUP);
     log.note("error", refused.take_error());
     log.recv("recv", &refused);
     log.note("send", refused.send(b"x"));
     let refused = world.socket(0);
     refused.set_nonblocking(true).unwrap();
-    log.note("nobody there", refused.connect(nobody(world)));
+    log.note("no listener", refused.connect(closed_port(world)));
     log.events("refused", &refused, POLLERR);
-    log.recv("a receive is told", &refused);
+    log.recv("a receive returns the error", &refused);
     log.recv("once", &refused);
     let refused = world.socket(0);
     refused.set_nonblocking(true).unwrap();
-    log.note("nobody there", refused.connect(nobody(world)));
+    log.note("no listener", refused.connect(closed_port(world)));
     log.events("refused", &refused, POLLERR);
-    log.note("a send is told", refused.send(b"x"));
+    log.note("a send returns the error", refused.send(b"x"));
     log.note("once", refused.send(b"x"));
 }
 
-/// A socket of host 0 that is bound to a port by its number.
+/// A socket of host 0 that is bound to a fixed port.
 fn named<W: World>(world: &W) -> (W::Socket, std::net::SocketAddr) {
     let free = world.socket(0);
     free.bind(world.at(0, 0)).unwrap();
@@ -122,10 +122,10 @@ fn again<W: World>(world: &W, log: &mut Log) {
     let to = there.local_addr().unwrap();
     let socket = world.socket(0);
     for _ in 0..3 {
-        log.note("nobody there", socket.connect(nobody(world)));
+        log.note("no listener", socket.connect(closed_port(world)));
         log.events("refused", &socket, POLLHUP);
     }
-    log.note("somebody", socket.connect(to));
+    log.note("to a listener", socket.connect(to));
     log.note("peer", socket.peer_addr().map(|peer| peer == to));
     log.events("made", &socket, POLLOUT);
     log.note("send", socket.send(b"at last"));
@@ -138,30 +138,30 @@ fn again<W: World>(world: &W, log: &mut Log) {
     let socket = world.socket(0);
     socket.set_nonblocking(true).unwrap();
     for _ in 0..2 {
-        log.note("nobody there", socket.connect(nobody(world)));
+        log.note("no listener", socket.connect(closed_port(world)));
         log.events("refused", &socket, POLLERR);
-        log.note("told", socket.connect(to));
-        log.events("told", &socket, POLLHUP);
+        log.note("after the error", socket.connect(to));
+        log.events("after the error", &socket, POLLHUP);
     }
-    log.note("nobody there", socket.connect(nobody(world)));
+    log.note("no listener", socket.connect(closed_port(world)));
     log.events("refused", &socket, POLLERR);
     log.note("error", socket.take_error());
-    log.note("told before", socket.connect(to));
-    log.note("somebody", socket.connect(to));
+    log.note("after the error was returned", socket.connect(to));
+    log.note("to a listener", socket.connect(to));
     log.events("made", &socket, POLLOUT);
-    log.note("first to ask", socket.connect(to));
-    log.note("second to ask", socket.connect(to));
+    log.note("first call", socket.connect(to));
+    log.note("second call", socket.connect(to));
 
     let (socket, local) = named(world);
-    log.note("nobody there", socket.connect(nobody(world)));
+    log.note("no listener", socket.connect(closed_port(world)));
     log.note("keeps its port", socket.local_addr().map(|now| now == local));
     log.note("which is taken", world.socket(0).bind(local));
     log.note("bound again", socket.bind(local));
-    log.note("somebody", socket.connect(to));
+    log.note("to a listener", socket.connect(to));
     log.note("from its port", socket.local_addr().map(|now| now == local));
 
     let (socket, local) = named(world);
-    log.note("nobody there", socket.connect(nobody(world)));
+    log.note("no listener", socket.connect(closed_port(world)));
     log.note("listens", socket.listen(1));
     log.note("to it", world.socket(1).connect(local));
 }
@@ -249,7 +249,7 @@ fn reset<W: World>(world: &W, log: &mut Log) {
     client.set_linger(Some(0)).unwrap();
     drop(client);
     log.events("reset", &server, POLLERR);
-    log.note("a send is told", server.send(b"x"));
+    log.note("a send returns the error", server.send(b"x"));
     log.note("once", server.send(b"x"));
     log.recv("recv", &server);
     let (client, server) = pair(world);
@@ -269,11 +269,11 @@ fn close<W: World>(world: &W, log: &mut Log) {
     log.events("server", &server, POLLRDHUP);
     log.recv("bye", &server);
     log.recv("the end", &server);
-    log.note("to nobody", server.send(b"x"));
+    log.note("to a closed peer", server.send(b"x"));
     log.events("reset", &server, POLLHUP);
     log.note("broken pipe", server.send(b"x"));
     log.recv("recv", &server);
-    // Data that was not read is a reset (RFC 2525 section 2.17).
+    // Closing with unread data sends a reset (RFC 2525 section 2.17).
     let (client, server) = pair(world);
     log.note("send", server.send(b"never read"));
     log.events("there", &client, POLLIN);
@@ -321,7 +321,7 @@ fn listen<W: World>(world: &W, log: &mut Log) {
     log.events("reset", &waiting, POLLERR);
     log.recv("reset", &waiting);
     let late = world.socket(0);
-    log.note("nobody there", late.connect(to));
+    log.note("no listener", late.connect(to));
 }
 
 script!(who_gets_a_port, ports);
@@ -345,7 +345,7 @@ fn ports<W: World>(world: &W, log: &mut Log) {
         log.note("after", other(taken).map(drop));
         log.note("after, any", other(any).map(drop));
     }
-    // Connections that are over do not keep a server from starting again.
+    // Connections in TIME_WAIT do not keep a server from restarting.
     let first = listener(world);
     let to = first.local_addr().unwrap();
     let client = world.socket(0);
@@ -362,7 +362,7 @@ fn ports<W: World>(world: &W, log: &mut Log) {
     }
 }
 
-/// Sends until there is no more room.
+/// Sends until there is no room.
 fn fill(socket: &impl Tcp, block: &[u8], sent: &mut usize) -> std::io::Error {
     loop {
         match socket.send(block) {
@@ -372,7 +372,7 @@ fn fill(socket: &impl Tcp, block: &[u8], sent: &mut usize) -> std::io::Error {
     }
 }
 
-/// How much a socket takes until it stays full: on a busy machine what was sent moves on late.
+/// How much a socket takes until it stays full: on a busy machine data in flight moves on late.
 fn filled(socket: &impl Tcp, block: &[u8]) -> usize {
     let (mut sent, mut quiet) = (0, 0);
     while quiet < 20 {
@@ -384,7 +384,7 @@ fn filled(socket: &impl Tcp, block: &[u8]) -> usize {
     sent
 }
 
-/// Reads so much, or a little more.
+/// Reads at least `sent` bytes.
 fn emptied(socket: &impl Tcp, sent: usize) -> usize {
     let (mut got, mut room) = (0, vec![0; 1 << 20]);
     while got < sent {
@@ -404,7 +404,7 @@ fn full<W: World>(world: &W, log: &mut Log) {
     log.events("full", &client, 0);
     client.set_nonblocking(false).unwrap();
     client.set_write_timeout(SHORT).unwrap();
-    // A little may still have found room.
+    // A little room may have become free.
     log.note("timeout", Err::<(), _>(fill(&mut sent)));
     client.set_write_timeout(None).unwrap();
     let got = emptied(&server, sent);
@@ -429,7 +429,7 @@ fn low_water<W: World>(world: &W, log: &mut Log) {
         let mut sent = filled(&client, &block);
         log.note("much", Ok::<_, std::io::Error>(sent > 200_000));
         log.note("above the mark", Ok::<_, std::io::Error>(sent > 70_000 || mark < 70_000));
-        // A little may still have found room.
+        // A little room may have become free.
         log.note("would block", Err::<(), _>(fill(&client, &block, &mut sent)));
         log.events("full", &client, 0);
         let got = emptied(&server, sent);
@@ -513,7 +513,7 @@ fn options<W: World>(world: &W, log: &mut Log) {
         log.note(name, socket.getsockopt(level, number));
         for value in [-1, 0, 1, 2, 60, 88, 127, 128, 255, 256, 32_767, 32_768] {
             if (name, value) == ("SO_RCVLOWAT", -1) {
-                continue; // half of tcp_rmem, which is the administrator's to say
+                continue; // half of tcp_rmem, which the administrator sets
             }
             log.note(&format!("{name} = {value}"), socket.setsockopt(level, number, value));
             if !read_only.contains(&name) {

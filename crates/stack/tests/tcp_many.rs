@@ -1,5 +1,5 @@
-//! A million requests and responses over a thousand connections at once on a link that loses one packet in twenty:
-//! not one byte wrong; every other one over IPv6.
+//! A million requests and responses over a thousand concurrent connections on a link that loses one packet in twenty,
+//! every other one over IPv6. Every byte is checked.
 
 use busypoll_stack::{
     Epoll, EpollEvent, Events, Host, TcpListener, TcpStream,
@@ -17,7 +17,7 @@ use std::{
 const CONNECTIONS: usize = 1_000;
 const REQUEST: usize = 16;
 
-/// What request `n` of connection `of` says.
+/// Request `n` of connection `of`.
 fn request(of: usize, n: usize) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     bytes[..8].copy_from_slice(&(of as u64).to_le_bytes());
@@ -25,7 +25,7 @@ fn request(of: usize, n: usize) -> [u8; REQUEST] {
     bytes
 }
 
-/// The answer to it: every byte turned round.
+/// The response: every byte inverted.
 fn response(request: &[u8]) -> Vec<u8> {
     request.iter().map(|byte| !byte).collect()
 }
@@ -39,7 +39,7 @@ fn hosts() -> (Host, Host) {
     (Host::builder().interface(ours, "10.0.0.1/24, fd00::1/64").build().unwrap(), server)
 }
 
-/// Takes connections and answers whatever is whole, until told to stop.
+/// Accepts connections and answers complete requests until `stop`.
 fn serve(host: &Host, listener: &TcpListener, stop: &AtomicBool) {
     let epoll = Epoll::new(host);
     let mut peers: Vec<(TcpStream, Vec<u8>)> = Vec::new();
@@ -68,7 +68,7 @@ fn serve(host: &Host, listener: &TcpListener, stop: &AtomicBool) {
             let whole = pending.len() - pending.len() % REQUEST;
             let answers = response(&pending[..whole]);
             pending.drain(..whole);
-            // A buffer that has no room for one answer per connection is no buffer.
+            // The buffer has room for at least one answer per connection.
             stream.write_all(&answers).unwrap();
         }
     }
@@ -85,7 +85,7 @@ fn a_thousand_connections_on_a_bad_link_and_not_one_byte_wrong() {
         let epoll = Epoll::new(&client);
         let mut streams = Vec::new();
         for of in 0..CONNECTIONS {
-            // All at once: one SYN in ten comes to grief, and waits for a second.
+            // All at once: one SYN in ten is lost, and is sent again after a second.
             let stream = TcpStream::new(&client);
             stream.set_nonblocking(true).unwrap();
             let to = ["10.0.0.2:7", "[fd00::2]:7"][of % 2];

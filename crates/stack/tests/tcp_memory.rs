@@ -1,4 +1,4 @@
-//! What a TCP connection takes: how much while it is idle, and that nothing of it stays.
+//! The memory of a TCP connection: how much while it is idle, and that none is left after it ends.
 
 mod common;
 
@@ -13,17 +13,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Counts the bytes in use, each with what the system's allocator adds to it.
+/// Counts the bytes in use, each block with the allocator's overhead.
 struct Counting;
 
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 
-/// glibc: eight bytes before, in steps of sixteen, 24 usable at least.
+/// glibc: eight bytes of header, steps of sixteen, at least 24 usable.
 fn cost(layout: Layout) -> isize {
     ((layout.size() + 8).next_multiple_of(16)).max(32) as isize
 }
 
-// SAFETY: everything is the system allocator's.
+// SAFETY: all calls go to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(cost(layout), Ordering::Relaxed);
@@ -41,14 +41,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Two tests at once would count each other's.
+/// Tests that run at once would count each other's memory.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn live() -> isize {
     LIVE.load(Ordering::Relaxed)
 }
 
-/// Bytes of this process in memory.
+/// The resident bytes of this process.
 fn resident() -> isize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<isize>().unwrap() * 4096
@@ -66,7 +66,7 @@ fn connect(one: &Host, listener: &TcpListener) -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// Waits until at most `most` bytes are in use more than `before`; how many are.
+/// Waits until at most `most` bytes more than `before` are in use; returns the number.
 fn falls_to(before: isize, most: isize) -> isize {
     let give_up = Instant::now() + Duration::from_secs(20);
     while live() - before > most && Instant::now() < give_up {
@@ -75,17 +75,17 @@ fn falls_to(before: isize, most: isize) -> isize {
     live() - before
 }
 
-/// Both ends are in this process, so one connection is counted twice.
+/// Both ends are in this process, so both count.
 #[test]
-fn an_idle_connection_is_small() {
+fn an_idle_connection_takes_little_memory() {
     let _alone = ALONE.lock();
     let (one, two) = common::hosts();
     idle_connections_are_small(&one, &two);
 }
 
-/// Who polls takes the last answer in by himself, and owes its acknowledgment until a timer sends it.
+/// A busy-polling reader takes the last answer by direct delivery and owes its acknowledgment until a timer sends it.
 #[test]
-fn an_idle_connection_that_has_polled_is_small() {
+fn an_idle_connection_that_has_polled_takes_little_memory() {
     let _alone = ALONE.lock();
     let (a, b) = cable::pair(cable::Config::default()).unwrap();
     let host = |nic, address| Host::builder().busy_read(1_000).interface(nic, address).build();
@@ -97,12 +97,12 @@ fn idle_connections_are_small(one: &Host, two: &Host) {
     const CONNECTIONS: usize = 10_000;
     const MOST: isize = 2 << 10;
     let listener = TcpListener::bind(two, "10.0.0.2:80").unwrap();
-    // Threads have their own, neighbours are known.
+    // Threads have their own memory by now, and the neighbours are known.
     let _first = connect(one, &listener);
     let (before, resident_before) = (live(), resident());
     let pairs: Vec<_> = (0..CONNECTIONS).map(|_| connect(one, &listener)).collect();
     let end = |bytes: isize| bytes / (2 * CONNECTIONS as isize);
-    // Who rests does so a while after his last timer.
+    // An idle connection is shrunk some time after its last timer.
     let each = end(falls_to(before, 2 * CONNECTIONS as isize * MOST));
     println!(
         "{each} bytes for an idle end of a connection, {} resident",
@@ -112,9 +112,9 @@ fn idle_connections_are_small(one: &Host, two: &Host) {
     drop(pairs);
 }
 
-/// Reset, so that no TIME_WAIT stays.
+/// The connections are reset, so that no TIME_WAIT entry stays.
 #[test]
-fn a_connection_that_is_over_leaves_nothing() {
+fn a_closed_connection_frees_its_memory() {
     let _alone = ALONE.lock();
     let (one, two) = common::hosts();
     let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
@@ -122,7 +122,7 @@ fn a_connection_that_is_over_leaves_nothing() {
         for n in 0..count {
             let (mut client, mut server) = connect(&one, &listener);
             if n % 2 == 0 {
-                // With data on its way in either direction, and unread.
+                // With data in flight in both directions, and unread.
                 client.write_all(&[1; 50_000]).unwrap();
                 server.write_all(&[1; 10_000]).unwrap();
             }
@@ -131,8 +131,8 @@ fn a_connection_that_is_over_leaves_nothing() {
         }
     };
     const CONNECTIONS: usize = 4_000;
-    // Tables keep what they once grew to, and what other threads may still read is freed in batches: that
-    // does not grow with the number of connections, a leak does.
+    // Tables keep their largest size, and memory that other threads may still read is freed in batches. Neither grows
+    // with the number of connections; a leak does.
     const MOST: isize = 64 * CONNECTIONS as isize;
     storm(500);
     let before = live();

@@ -1,7 +1,7 @@
-//! Throughput of whole connections over a simulated network: a grid of delay x loss x reordering x buffer, and
-//! flows that share a bottleneck. What comes out is pinned in `tcp_netsim/`: `one_flow.txt`, `shared.txt` and
-//! `transfers.txt`, files to be read: a change that moves a figure shows it there. After a change that is meant to,
-//! `NETSIM=write cargo test -p busypoll-stack --test tcp_netsim` writes it anew; look at the difference.
+//! Throughput of whole connections over a simulated network: a grid of delay x loss x reordering x buffer, and flows
+//! that share a bottleneck. The results are recorded in `tcp_netsim/`: `one_flow.txt`, `shared.txt` and
+//! `transfers.txt`. A change that moves a figure shows there. After a change that is meant to move one, `NETSIM=write
+//! cargo test -p busypoll-stack --test tcp_netsim` writes the files again; review the difference.
 
 #[path = "tcp_netsim/net.rs"]
 mod net;
@@ -37,7 +37,7 @@ fn one(rtt: Duration) -> Net {
     }
 }
 
-/// Bytes per second of data the link can carry.
+/// The most bytes of data per second that the link can carry.
 fn capacity() -> f64 {
     RATE as f64 * SHARE
 }
@@ -46,13 +46,13 @@ fn rate(net: &Net, outcome: &Outcome) -> f64 {
     outcome.counted as f64 / (net.span - net.count_from).as_secs_f64()
 }
 
-/// Jain's index of fairness: 1 if all get the same, 1/n if one gets everything.
+/// Jain's fairness index: 1 if all flows get the same, 1/n if one flow gets everything.
 fn fairness(rates: &[f64]) -> f64 {
     let sum: f64 = rates.iter().sum();
     sum * sum / (rates.len() as f64 * rates.iter().map(|r| r * r).sum::<f64>())
 }
 
-/// Several flows that begin a quarter of a second apart; counted once all have had time to settle.
+/// Several flows that begin a quarter of a second apart; counted after all have had time to settle.
 fn shared(rtts: &[u64], buffer: u64) -> Net {
     let flows = rtts.iter().enumerate().map(|(i, &rtt)| (ms(rtt), ms(250) * i as u32)).collect();
     Net { flows, buffer, span: ms(30_000), count_from: ms(10_000), ..one(ms(1)) }
@@ -102,7 +102,7 @@ fn one_flow() {
                         out.cwnd,
                     )
                     .unwrap();
-                    // No stall: a timeout in the worst case, or two in a row where one packet in 20 is lost.
+                    // No stall: in the worst case one timeout, or two in a row where one packet in 20 is lost.
                     let most = if loss < 5_000 { ms(300) } else { ms(1_000) };
                     assert!(out.silence < most + rtt * 4, "{net:?}\n{out:?}");
                 }
@@ -112,8 +112,8 @@ fn one_flow() {
     compare("one_flow.txt", &text);
 }
 
-/// In `one_flow.txt` a path of 160 ms and 250 kB that reorders carries 38% of what it could. The reason is PAWS, see
-/// COMPLIANCE.md; recovery bears the reordering.
+/// In `one_flow.txt` a path of 160 ms and 250 kB with reordering carries 38% of its capacity. The reason is PAWS, see
+/// COMPLIANCE.md; loss recovery tolerates the reordering.
 #[test]
 fn without_timestamps_reordering_costs_a_long_path_little() {
     let mut net = Net { reorder: 2_000, buffer: 250_000, ..one(ms(160)) };
@@ -177,7 +177,7 @@ fn flows_that_share_a_bottleneck() {
                 silence.as_millis(),
             )
             .unwrap();
-            // Nobody starves, nobody stalls.
+            // No flow starves, no flow stalls.
             let same = rtts.iter().all(|rtt| rtt == &rtts[0]);
             assert!(least > if same { 30.0 } else { 5.0 }, "{list} {what} {buffer}: {rates:?}");
             assert!(silence < ms(2_500), "{list} {what} {buffer}: {silence:?}");

@@ -1,4 +1,4 @@
-//! Listeners that share a port, one for each queue of the cable.
+//! Listeners that share a port, one per queue of the cable.
 
 use busypoll_stack::{
     Host, TcpListener, TcpStream,
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// A cable of two queues that are joined crosswise if `turned`: a client sends its SYN on its first.
+/// A cable of two queues; if `turned`, they are joined crosswise. A client sends its SYN on its first queue.
 struct Turned {
     cable: cable::Cable,
     turned: bool,
@@ -34,7 +34,7 @@ fn listen(host: &Host) -> TcpListener {
 }
 
 #[test]
-fn each_listener_takes_what_comes_from_its_queue() {
+fn each_listener_accepts_the_connections_of_its_queue() {
     for turned in [false, true] {
         let config = cable::Config { queues: 2, ..cable::Config::default() };
         let (cable, b) = cable::pair(config).unwrap();
@@ -48,7 +48,7 @@ fn each_listener_takes_what_comes_from_its_queue() {
         };
         ours.set_accept_timeout(Some(Duration::from_secs(20))).unwrap();
         other.set_nonblocking(true).unwrap();
-        // By a hash, all would go to one of them once in 2^15.
+        // With a hash, all would go to one listener once in 2^15 runs.
         for _ in 0..16 {
             let _client = TcpStream::connect(&one, "10.0.0.2:80").unwrap();
             ours.accept().unwrap();

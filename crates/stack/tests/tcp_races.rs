@@ -1,5 +1,5 @@
-//! Every call beside every other on TCP sockets, one host and one queue a side: nothing hangs, nothing panics, and
-//! each byte that arrives is the one that was written there. Not about speed; `tcp_sleep_wake.rs` is about waking.
+//! Every call runs concurrently with every other on TCP sockets, one host and one queue per side: nothing hangs,
+//! nothing panics, and each byte arrives as it was written. Speed is not tested; `tcp_sleep_wake.rs` tests wake-ups.
 
 mod common;
 
@@ -13,12 +13,12 @@ use std::{
     time::Duration,
 };
 
-/// What the threads share.
-struct Ground {
+/// The state shared by the threads.
+struct Shared {
     one: Host,
     to: SocketAddr,
     listener: TcpListener,
-    /// Both ends of a stream that lasts.
+    /// Both ends of a long-lived stream.
     left: TcpStream,
     right: TcpStream,
     epoll: Epoll,
@@ -26,20 +26,20 @@ struct Ground {
 
 const BRIEF: Duration = Duration::from_micros(200);
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
-/// What a connection says that does not last.
+/// The data of a short-lived connection.
 const WORDS: &[u8] = b"brief";
 
-/// Each is told how far it has come, and says how far it is now.
-type Runner = fn(&Ground, u64) -> u64;
+/// Gets the thread's progress so far and returns its new progress.
+type Runner = fn(&Shared, u64) -> u64;
 
-/// The first two write at one end and read at the other, the next two the other way.
+/// The first two write at one end and read at the other, the next two in the other direction.
 const RUNNERS: [Runner; 11] = [
-    |ground, at| at + write(&ground.left, at),
-    |ground, at| at + read(&ground.right, at),
-    |ground, at| at + write(&ground.right, at),
-    |ground, at| at + read(&ground.left, at),
-    |ground, lap| {
-        for stream in [&ground.left, &ground.right] {
+    |shared, at| at + write(&shared.left, at),
+    |shared, at| at + read(&shared.right, at),
+    |shared, at| at + write(&shared.right, at),
+    |shared, at| at + read(&shared.left, at),
+    |shared, lap| {
+        for stream in [&shared.left, &shared.right] {
             stream.set_nodelay(lap % 2 == 0).unwrap();
             stream.set_busy_poll([0, 20][lap as usize % 2]).unwrap();
             stream.set_send_buffer_size([8_192, 1 << 20][lap as usize / 2 % 2]).unwrap();
@@ -51,28 +51,28 @@ const RUNNERS: [Runner; 11] = [
         }
         lap + 1
     },
-    |ground, lap| {
+    |shared, lap| {
         let events = Events::READABLE | Events::WRITABLE;
-        let ends: [&TcpStream; 2] = [&ground.left, &ground.right];
+        let ends: [&TcpStream; 2] = [&shared.left, &shared.right];
         let mut fds = ends.map(|socket| PollFd { socket, events, revents: Events::default() });
         poll(&mut fds, Some(BRIEF)).unwrap();
         let bad = |fd: &PollFd<'_>| fd.revents.has(Events::ERROR) || fd.revents.has(Events::HANGUP);
         assert!(!fds.iter().any(bad));
         lap + 1
     },
-    |ground, lap| {
-        ground.epoll.wait(&mut Vec::new(), 2, Some(BRIEF)).unwrap();
+    |shared, lap| {
+        shared.epoll.wait(&mut Vec::new(), 2, Some(BRIEF)).unwrap();
         lap + 1
     },
-    |ground, lap| {
-        ground.epoll.add(&ground.left, Events::READABLE | Events::ONE_SHOT, 1).unwrap();
-        ground.epoll.modify(&ground.left, Events::WRITABLE | Events::EDGE).unwrap();
-        ground.epoll.remove(&ground.left).unwrap();
+    |shared, lap| {
+        shared.epoll.add(&shared.left, Events::READABLE | Events::ONE_SHOT, 1).unwrap();
+        shared.epoll.modify(&shared.left, Events::WRITABLE | Events::EDGE).unwrap();
+        shared.epoll.remove(&shared.left).unwrap();
         lap + 1
     },
     // A connection that is written, shut down and read at once.
-    |ground, lap| {
-        let stream = TcpStream::connect(&ground.one, ground.to).unwrap();
+    |shared, lap| {
+        let stream = TcpStream::connect(&shared.one, shared.to).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 (&stream).write_all(WORDS).unwrap();
@@ -82,10 +82,10 @@ const RUNNERS: [Runner; 11] = [
         });
         lap + 1
     },
-    // One that is closed, or reset, while it is waited for and shut down.
-    |ground, lap| {
-        let stream = TcpStream::connect(&ground.one, ground.to).unwrap();
-        ground.epoll.add(&stream, Events::READABLE, 2).unwrap();
+    // A connection that is closed, or reset, while a set waits for it and another thread shuts it down.
+    |shared, lap| {
+        let stream = TcpStream::connect(&shared.one, shared.to).unwrap();
+        shared.epoll.add(&stream, Events::READABLE, 2).unwrap();
         stream.set_linger((lap % 2 == 0).then_some(Duration::ZERO)).unwrap();
         let other = stream.try_clone().unwrap();
         thread::scope(|scope| {
@@ -96,7 +96,7 @@ const RUNNERS: [Runner; 11] = [
         });
         lap + 1
     },
-    |ground, lap| match ground.listener.accept() {
+    |shared, lap| match shared.listener.accept() {
         Ok((stream, _)) => {
             stream.set_read_timeout(LONG).unwrap();
             // The peer may be gone.
@@ -111,12 +111,12 @@ const RUNNERS: [Runner; 11] = [
     },
 ];
 
-/// The byte at each place of a stream. Of a prime period, so that pieces that change places are seen.
+/// The byte at each position of a stream. Its period is prime, so that swapped pieces are noticed.
 fn byte(at: u64) -> u8 {
     (at % 251) as u8
 }
 
-/// Writes pieces of all sizes; how much of it.
+/// Writes pieces of all sizes; returns the number of bytes written.
 fn write(mut stream: &TcpStream, at: u64) -> u64 {
     let len = 1 + at % 7_919 * (at % 5);
     let piece: Vec<u8> = (at..at + len).map(byte).collect();
@@ -129,7 +129,7 @@ fn write(mut stream: &TcpStream, at: u64) -> u64 {
     }
 }
 
-/// Reads a piece and compares it; how long it is, 0 also if there was none.
+/// Reads a piece and compares it; returns its length, 0 also if there was none.
 fn read(mut stream: &TcpStream, at: u64) -> u64 {
     let mut piece = [0; 5_003];
     match stream.read(&mut piece) {
@@ -145,7 +145,7 @@ fn read(mut stream: &TcpStream, at: u64) -> u64 {
     }
 }
 
-/// Reads to the end, and has got `all`; or to a reset, and has got none but its beginning.
+/// Reads to the end, and has got `all`; or to a reset, and has got a part of its beginning.
 fn ends(mut stream: &TcpStream, all: &[u8]) {
     let mut got = Vec::new();
     match stream.read_to_end(&mut got) {
@@ -158,7 +158,7 @@ fn ends(mut stream: &TcpStream, all: &[u8]) {
 }
 
 #[test]
-fn every_call_beside_every_other() {
+fn every_call_runs_concurrently_with_every_other() {
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);
     for stream in [&left, &right] {
@@ -168,26 +168,26 @@ fn every_call_beside_every_other() {
     let listener = TcpListener::bind(&two, "10.0.0.2:0").unwrap();
     listener.set_accept_timeout(Some(BRIEF)).unwrap();
     let (to, epoll) = (listener.local_addr().unwrap(), Epoll::new(&one));
-    let ground = Arc::new(Ground { one, to, listener, left, right, epoll });
-    // Each has come some way beside the others.
+    let shared = Arc::new(Shared { one, to, listener, left, right, epoll });
+    // Each has made some progress at the same time as the others.
     let come = race::<_, { RUNNERS.len() }>(
-        &ground,
+        &shared,
         Duration::from_secs(120),
-        |ground, runner, so_far| RUNNERS[runner](ground, so_far),
+        |shared, runner, so_far| RUNNERS[runner](shared, so_far),
         |come| {
             come[..4].iter().all(|bytes| *bytes > 2_000_000)
                 && come[4..].iter().all(|laps| *laps >= 200)
         },
-        // Nobody else accepts any more.
+        // No other thread accepts any more.
         || {
-            RUNNERS[RUNNERS.len() - 1](&ground, 0);
+            RUNNERS[RUNNERS.len() - 1](&shared, 0);
         },
     );
-    // What was still on the way arrives, to the last byte.
+    // Bytes in flight arrive, to the last one.
     let [left_sent, right_got, right_sent, left_got, ..] = come;
     for (from, to, sent, mut got) in [
-        (&ground.left, &ground.right, left_sent, right_got),
-        (&ground.right, &ground.left, right_sent, left_got),
+        (&shared.left, &shared.right, left_sent, right_got),
+        (&shared.right, &shared.left, right_sent, left_got),
     ] {
         from.shutdown(Shutdown::Write).unwrap();
         to.set_read_timeout(LONG).unwrap();

@@ -1,5 +1,5 @@
-//! Random steps of a TCP connection, its peer, time and a stranger: the same every time. What a step is and
-//! what must hold is in `tcp_walk`; `fuzz/run connection` goes on where this ends.
+//! Random steps of a TCP connection, its peer, time and an off-path sender: the same in every run. `tcp_walk` has the
+//! steps and the invariants; `fuzz/run connection` continues from here.
 
 mod tcp_walk;
 
@@ -8,12 +8,12 @@ use std::{
     sync::atomic::{AtomicIsize, Ordering},
 };
 
-/// Counts the bytes in use: what `Memory` does not count must be bounded too.
+/// Counts the bytes in use: memory that `Memory` does not count must be limited too.
 struct Counting;
 
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: hands everything to the system's allocator.
+// SAFETY: all calls go to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
@@ -44,7 +44,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn whatever_comes_nothing_false_is_said_and_nothing_grows() {
+fn random_steps_break_no_invariant_and_leak_no_memory() {
     let before = LIVE.load(Ordering::Relaxed);
     let (mut states, mut read, mut acked, mut sent_again) = (Vec::new(), 0, 0, 0);
     for seed in 0..1500 {
@@ -59,11 +59,11 @@ fn whatever_comes_nothing_false_is_said_and_nothing_grows() {
         read += seen.read;
         acked += seen.acked;
         sent_again += seen.sent_again;
-        // What a thread keeps of chunks for the next connection is all that may stay.
+        // Only the chunks that a thread keeps for the next connection may stay.
         let kept = LIVE.load(Ordering::Relaxed) - before;
         assert!(kept < 4 << 20, "seed {seed}: {kept} bytes");
     }
-    // Or nothing was tested.
+    // Otherwise nothing was tested.
     println!("{states:?}, {read} bytes read, {acked} acknowledged, {sent_again} sent again");
     assert!(states.len() == 10 && read > 1_000_000 && acked > 1_000_000 && sent_again > 100);
 }

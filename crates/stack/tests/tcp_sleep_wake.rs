@@ -1,4 +1,4 @@
-//! Waking a sleeper is right under every race, with TCP: see [`wake_game`]; and those who wait for room, and for
+//! No wake-up is lost under any race, with TCP: see [`wake_game`]; and with threads that wait for room, or for
 //! connections.
 
 mod common;
@@ -17,7 +17,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use wake_game::{Player, STANDSTILL, crowd, duels, hand_overs, neighbours};
+use wake_game::{Player, STANDSTILL, duels, hand_overs, many_threads, neighbours};
 
 impl Player for TcpStream {
     fn pair(one: &Host, two: &Host) -> (TcpStream, TcpStream) {
@@ -59,26 +59,26 @@ impl Player for TcpStream {
     }
 }
 
-/// Runs `game` in a thread of its own and fails if its count does not move for too long.
+/// Runs `game` in its own thread and fails if its count stands still for too long.
 fn watched(what: &str, game: impl FnOnce(&AtomicU64) + Send + 'static) {
     let moves = Arc::new(AtomicU64::new(0));
-    let (count, (tell, told)) = (moves.clone(), mpsc::channel());
+    let (count, (sender, done)) = (moves.clone(), mpsc::channel());
     let player = thread::spawn(move || {
         game(&count);
-        let _ = tell.send(());
+        let _ = sender.send(());
     });
     let mut last = (0, Instant::now());
-    while told.recv_timeout(Duration::from_millis(20)) == Err(mpsc::RecvTimeoutError::Timeout) {
+    while done.recv_timeout(Duration::from_millis(20)) == Err(mpsc::RecvTimeoutError::Timeout) {
         let now = moves.load(Ordering::Relaxed);
         if now != last.0 {
             last = (now, Instant::now());
         }
-        assert!(last.1.elapsed() < STANDSTILL, "{what}: stands still after {now} moves");
+        assert!(last.1.elapsed() < STANDSTILL, "{what}: no progress after {now} moves");
     }
     player.join().unwrap();
 }
 
-/// A writer that fills the pipe again and again, and a reader that takes all kinds of pieces out of it.
+/// A writer that fills the pipe again and again, and a reader that reads pieces of all sizes.
 fn pipes(bytes: usize) {
     for wait in 0..3 {
         for busy_poll in [0, 50] {
@@ -135,10 +135,10 @@ fn write_all(host: &Host, stream: &TcpStream, bytes: usize, wait: usize) {
     }
 }
 
-/// Threads that accept from one listener, each in its own way, while others connect.
+/// Threads that accept from one listener, each with another kind of wait, while others connect.
 fn acceptors(connections: u64) {
     for busy_poll in [0, 50] {
-        watched("somebody who connects or accepts", move |moves| {
+        watched("a thread that connects or accepts", move |moves| {
             let (one, two) = hosts();
             let listener = TcpListener::bind(&two, "10.0.0.2:0").unwrap();
             listener.set_busy_poll(busy_poll).unwrap();
@@ -178,32 +178,32 @@ fn acceptors(connections: u64) {
 }
 
 #[test]
-fn two_sleepers() {
+fn two_sleepers_lose_no_wake_up() {
     duels::<TcpStream>(1_000);
 }
 
 #[test]
-fn sleepers_met_on_their_way_to_sleep() {
+fn a_packet_on_the_way_to_sleep_loses_no_wake_up() {
     hand_overs::<TcpStream>(4_000);
 }
 
 #[test]
-fn many_sleepers_on_one_socket() {
-    crowd::<TcpStream>(4);
+fn many_sleepers_on_one_socket_lose_no_wake_up() {
+    many_threads::<TcpStream>(4);
 }
 
 #[test]
-fn many_sleepers_on_one_queue() {
+fn many_sleepers_on_one_queue_lose_no_wake_up() {
     neighbours::<TcpStream>(2_000);
 }
 
 #[test]
-fn writers_that_wait_for_room() {
+fn writers_that_wait_for_room_lose_no_wake_up() {
     pipes(20_000_000);
 }
 
 #[test]
-fn those_who_wait_for_connections() {
+fn threads_that_wait_for_connections_lose_no_wake_up() {
     acceptors(2_000);
 }
 
@@ -213,7 +213,7 @@ fn millions_of_rounds() {
     let begun = Instant::now();
     duels::<TcpStream>(20_000);
     hand_overs::<TcpStream>(100_000);
-    crowd::<TcpStream>(100);
+    many_threads::<TcpStream>(100);
     neighbours::<TcpStream>(30_000);
     pipes(2_000_000_000);
     acceptors(20_000);

@@ -25,7 +25,7 @@ fn tap() -> (Namespace, Host) {
 }
 
 #[test]
-fn the_kernel_and_we_converse_in_both_roles() {
+fn we_and_the_kernel_talk_in_both_roles() {
     needs_root!();
     let (namespace, host) = tap();
     let ours = TcpListener::bind(&host, "10.0.0.2:7").unwrap();
@@ -43,7 +43,7 @@ fn the_kernel_and_we_converse_in_both_roles() {
 }
 
 #[test]
-fn each_ends_its_half_when_it_likes() {
+fn each_end_closes_its_half_independently() {
     needs_root!();
     let (namespace, host) = tap();
     let ours = TcpListener::bind(&host, "10.0.0.2:7").unwrap();
@@ -67,7 +67,7 @@ fn each_ends_its_half_when_it_likes() {
 }
 
 #[test]
-fn thousands_of_short_connections() {
+fn thousands_of_short_connections_complete() {
     needs_root!();
     let (namespace, host) = tap();
     let ours = TcpListener::bind(&host, "10.0.0.2:7").unwrap();

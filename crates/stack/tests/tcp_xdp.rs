@@ -1,4 +1,4 @@
-//! TCP over AF_XDP, beside the kernel on the same interface and against the kernel on the other end.
+//! TCP over AF_XDP on a shared interface, against the kernel at the other end.
 
 mod tcp_kernel;
 mod xdp_support;
@@ -64,10 +64,10 @@ fn a_kernel_client_is_served_in_every_way_of_waiting() {
     assert!(listener.incoming_napi_id().is_some());
 }
 
-/// The server has two links. What is from its second address goes back where it came from, by a rule, and not where
-/// the main table sends what is for that client.
+/// The server has two links. By a rule, packets from its second address go back over the link they came from, and not
+/// over the link that the main table has for that client.
 #[test]
-fn a_client_is_answered_the_way_a_source_rule_says() {
+fn answers_follow_a_source_routing_rule() {
     needs_root!();
     needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
@@ -136,7 +136,7 @@ fn a_kernel_server_serves_us() {
 }
 
 #[test]
-fn two_hosts_of_ours_talk_over_one_wire() {
+fn two_of_our_hosts_talk_over_one_wire() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let (one, two) = (host(&lab.client), host(&lab.server));
@@ -147,7 +147,7 @@ fn two_hosts_of_ours_talk_over_one_wire() {
     });
 }
 
-/// No TCP makes them of itself; a program may ask for them.
+/// No TCP adds IP options by itself; a program may ask for them.
 #[test]
 fn segments_in_packets_with_options_are_taken() {
     needs_root!();
@@ -168,7 +168,7 @@ fn segments_in_packets_with_options_are_taken() {
     }
 }
 
-/// As COMPLIANCE.md says: the kernel puts them together, and knows of no connection.
+/// As COMPLIANCE.md says: the kernel reassembles the fragments, and knows of no connection.
 #[test]
 fn a_segment_in_fragments_ends_the_connection() {
     needs_root!();
@@ -182,7 +182,7 @@ fn a_segment_in_fragments_ends_the_connection() {
     ip(&far, "link set near up");
     ip(&far, "route add default via 10.88.0.1");
     ip(&lab.client, &format!("route add 10.88.0.0/24 via {}", lab.server.ipv4()));
-    // The way to us is narrow, and who sends has nothing against fragments.
+    // The link to us has a small MTU, and the sender allows fragments.
     ip(&lab.server, &format!("link set {} mtu 600", lab.server.interface()));
     let set = |on: &Namespace, name: &str| {
         on.enter(|| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), "1")).unwrap().unwrap();
@@ -202,7 +202,7 @@ fn a_segment_in_fragments_ends_the_connection() {
 }
 
 #[test]
-fn a_port_is_the_kernels_to_give() {
+fn the_kernel_decides_who_gets_a_port() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let server_host = host(&lab.server);
@@ -211,7 +211,7 @@ fn a_port_is_the_kernels_to_give() {
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     drop(taken);
     let ours = once_free(|| listen(&lab.server, &server_host, "0.0.0.0:7"));
-    // std sets SO_REUSEADDR, which must not let it in.
+    // std sets SO_REUSEADDR; the bind must fail even so.
     let error = kernel_listen(&lab.server, 7).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     let error = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap_err();
@@ -221,7 +221,7 @@ fn a_port_is_the_kernels_to_give() {
 }
 
 #[test]
-fn a_server_starts_again_while_connections_of_its_former_life_rest() {
+fn a_server_restarts_while_old_connections_are_in_time_wait() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let server_host = host(&lab.server);
@@ -231,7 +231,7 @@ fn a_server_starts_again_while_connections_of_its_former_life_rest() {
         drop(listener.accept().unwrap());
         assert_eq!(client.read(&mut [0]).unwrap(), 0, "the server closes first");
     }
-    // The connections, in TIME_WAIT, keep the port from the kernel.
+    // The connections in TIME_WAIT keep the port from the kernel.
     let error = kernel_listen(&lab.server, 7).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
@@ -247,7 +247,7 @@ fn many_short_connections_take_few_ports() {
     short_connections(&lab, (address, 7).into(), 300);
 }
 
-/// Connects so often to a server of the kernel's at `to`, which says a byte and closes.
+/// Connects `count` times to a kernel server at `to`, which sends a byte and closes.
 fn short_connections(lab: &Lab, to: SocketAddr, count: usize) {
     let client_host = host(&lab.client);
     let listener = lab.server.enter(|| KernelListener::bind(to)).unwrap().unwrap();
@@ -264,7 +264,7 @@ fn short_connections(lab: &Lab, to: SocketAddr, count: usize) {
         for n in 0..count {
             let mut client = connect(&lab.client, &client_host, to).unwrap();
             let port = client.local_addr().unwrap().port();
-            assert!(!last.contains(&port), "a port rests before it is used again");
+            assert!(!last.contains(&port), "a port is not used again at once");
             last.push(port);
             if n >= 100 {
                 last.remove(0);
@@ -282,7 +282,7 @@ fn short_connections(lab: &Lab, to: SocketAddr, count: usize) {
 }
 
 #[test]
-fn what_routers_say_is_heard() {
+fn icmp_errors_of_routers_fail_a_connect() {
     needs_root!();
     needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
@@ -302,7 +302,7 @@ fn what_routers_say_is_heard() {
 }
 
 #[test]
-fn the_kernels_own_connections_go_on_beside_ours() {
+fn the_kernels_own_connections_work_beside_ours() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let server_host = host(&lab.server);
@@ -315,7 +315,7 @@ fn the_kernels_own_connections_go_on_beside_ours() {
         scope.spawn(move || (0..5).for_each(|_| converse(other.try_clone().unwrap())));
         converse(kernel_connect(&lab.client, at(&lab.server, 7)).unwrap());
     });
-    // And when we are gone it works as if we had never been.
+    // After our host is gone the interface works as before.
     let sleeper = kernel_connect(&lab.client, at(&lab.server, 7)).unwrap();
     sleeper.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     drop((ours, server_host));

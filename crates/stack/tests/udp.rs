@@ -1,4 +1,4 @@
-//! UDP sockets over the cable, by the rules an application relies on.
+//! UDP sockets over the cable follow the rules that an application relies on.
 
 mod common;
 
@@ -59,10 +59,10 @@ fn a_busy_polling_receive_finds_its_datagrams_itself() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let mut buffer = [0; 16];
-    // Without a napi id nothing is polled: the first one comes by the interrupt.
+    // Without a napi id no queue is polled: the first datagram comes by the interrupt.
     left.send(b"first").unwrap();
     right.recv(&mut buffer).unwrap();
-    let napi = right.incoming_napi_id().expect("learnt from the first datagram");
+    let napi = right.incoming_napi_id().expect("known from the first datagram");
     assert_eq!(right.getsockopt(SOL_SOCKET, SO_INCOMING_NAPI_ID).unwrap(), napi.get() as i32);
     right.set_busy_poll(1_000_000).unwrap();
     let rounds = 100;
@@ -91,19 +91,19 @@ fn a_busy_polling_receive_finds_its_datagrams_itself() {
     assert!(context.bp_cleaned > rounds / 2, "{context:?}");
 }
 
-/// Two spinners on one CPU would hand it over once a time slice: seconds for what takes milliseconds.
+/// Two spinners on one CPU would alternate once per time slice: seconds instead of milliseconds.
 #[test]
 fn one_of_two_spinners_on_one_cpu_sleeps_instead() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
-    // Who has received knows which queue to poll.
+    // A socket that has received knows which queue to poll.
     right.send(b"I am").unwrap();
     left.recv(&mut [0; 8]).unwrap();
     // Threads started from here on share the CPU.
     pin(cpus()[0]);
     let crowded =
         |host: &Host| host.contexts().map(|context| context.stats().bp_crowded).sum::<u64>();
-    for (socket, patience) in [(&left, 60_000), (&right, 10)] {
+    for (socket, busy_poll) in [(&left, 60_000), (&right, 10)] {
         socket.set_busy_poll(60_000_000).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(patience))).unwrap();
     }
@@ -113,7 +113,7 @@ fn one_of_two_spinners_on_one_cpu_sleeps_instead() {
             assert_eq!(right.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
         }
         right.send(b"pong").unwrap();
-        assert_eq!(waiting.join().unwrap().unwrap(), 4, "nobody gave way");
+        assert_eq!(waiting.join().unwrap().unwrap(), 4, "no spinner slept");
     });
 }
 
@@ -134,11 +134,11 @@ fn a_non_blocking_receive_makes_one_pass() {
 }
 
 #[test]
-fn an_application_that_computes_loses_nothing_that_fits() {
+fn a_computing_application_loses_no_datagram_that_fits_its_buffer() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     right.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20).unwrap();
-    // More than the ring holds, with no call by the receiver: its interrupt side must take them.
+    // More datagrams than the ring holds, without a call by the receiver: the interrupt thread must take them.
     let count = 2_000u32;
     for n in 0..count {
         left.send(&n.to_be_bytes()).unwrap();
@@ -152,7 +152,7 @@ fn an_application_that_computes_loses_nothing_that_fits() {
 }
 
 #[test]
-fn what_does_not_fit_the_receive_buffer_is_dropped_and_counted() {
+fn datagrams_beyond_the_receive_buffer_are_dropped_and_counted() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     right.setsockopt(SOL_SOCKET, SO_RCVBUF, 10 * (64 + 100)).unwrap();
@@ -168,7 +168,7 @@ fn what_does_not_fit_the_receive_buffer_is_dropped_and_counted() {
 }
 
 #[test]
-fn options_go_by_their_names() {
+fn options_are_set_by_level_and_name() {
     let (one, _two) = hosts();
     one.set_busy_read(33);
     let socket = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
@@ -197,7 +197,7 @@ fn options_go_by_their_names() {
 }
 
 #[test]
-fn typed_options_are_the_named_ones() {
+fn typed_methods_set_the_same_options() {
     let (one, _two) = hosts();
     let socket = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
     let named = |level, name| socket.getsockopt(level, name).unwrap();
@@ -226,14 +226,14 @@ fn typed_options_are_the_named_ones() {
 }
 
 #[test]
-fn a_changed_option_holds_for_a_way_already_found() {
+fn a_changed_option_applies_to_a_cached_path() {
     let (one, _two) = hosts();
     let socket = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
-    let everybody = "10.0.0.255:9";
-    let refused = || socket.send_to(b"x", everybody).unwrap_err().raw_os_error();
+    let broadcast = "10.0.0.255:9";
+    let refused = || socket.send_to(b"x", broadcast).unwrap_err().raw_os_error();
     assert_eq!(refused(), Some(libc::EACCES));
     socket.set_broadcast(true).unwrap();
-    socket.send_to(b"x", everybody).unwrap();
+    socket.send_to(b"x", broadcast).unwrap();
     socket.set_broadcast(false).unwrap();
     assert_eq!(refused(), Some(libc::EACCES));
 }
@@ -290,14 +290,14 @@ fn a_neighbour_that_does_not_answer_is_no_error() {
     client.connect("10.0.0.77:9").unwrap();
     client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     client.send(b"anyone?").unwrap();
-    // Linux tells a socket without IP_RECVERR nothing of it.
+    // Linux does not report it to a socket without IP_RECVERR.
     assert_eq!(client.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
     assert!(one.counters().contains(&("NeighFailed", 1)), "{:?}", one.counters());
     client.send(b"anyone?").unwrap();
 }
 
 #[test]
-fn a_connected_socket_hears_its_peer_alone() {
+fn a_connected_socket_receives_only_from_its_peer() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let stranger = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
@@ -330,12 +330,12 @@ fn timeouts_shutdown_and_close_end_a_wait() {
     });
     right.shutdown(Shutdown::Write).unwrap();
     assert_eq!(right.send(b"x").unwrap_err().raw_os_error(), Some(libc::EPIPE));
-    assert_eq!(right.recv(&mut [0; 8]).unwrap(), 0, "and at once from then on");
+    assert_eq!(right.recv(&mut [0; 8]).unwrap(), 0, "and returns at once from then on");
 }
 
-/// As Linux: shut down for reading it still receives, and a receiver does not wait any more.
+/// As in Linux: a socket shut down for reading still receives, but a receiver does not wait any more.
 #[test]
-fn what_comes_after_a_shutdown_for_reading_is_neither_lost_nor_counted_as_a_drop() {
+fn datagrams_after_a_read_shutdown_are_received_and_not_counted_as_drops() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     right.shutdown(Shutdown::Read).unwrap();
@@ -351,7 +351,7 @@ fn what_comes_after_a_shutdown_for_reading_is_neither_lost_nor_counted_as_a_drop
     assert_eq!(right.recv(&mut [0; 8]).unwrap(), 0);
 }
 
-/// A busy loop cannot see that a handler ran; one that says so ends it, and the sleep after it.
+/// A busy loop cannot see that a handler ran. A handler that calls `put_off` ends it, and the sleep after it.
 #[test]
 fn a_signals_handler_can_end_a_busy_poll() {
     extern "C" fn handler(_: libc::c_int) {
@@ -370,16 +370,16 @@ fn a_signals_handler_can_end_a_busy_poll() {
     for busy_poll in [600_000_000, 0] {
         right.set_busy_poll(busy_poll).unwrap();
         thread::scope(|scope| {
-            let (tell, told) = mpsc::channel();
+            let (sender, started) = mpsc::channel();
             let receiver = scope.spawn(|| {
                 // SAFETY: a plain call.
-                tell.send(unsafe { libc::pthread_self() }).unwrap();
-                drop(tell);
+                sender.send(unsafe { libc::pthread_self() }).unwrap();
+                drop(sender);
                 let error = right.recv(&mut [0; 8]).unwrap_err();
                 signal::settle();
                 error.kind()
             });
-            let thread = told.recv().unwrap();
+            let thread = started.recv().unwrap();
             thread::sleep(Duration::from_millis(20));
             // SAFETY: the thread has not been joined.
             assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
@@ -389,7 +389,7 @@ fn a_signals_handler_can_end_a_busy_poll() {
 }
 
 #[test]
-fn batches_keep_order_and_tell_where_each_came_from() {
+fn batches_keep_order_and_the_senders_address() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let payloads: Vec<[u8; 2]> = (0..100u16).map(u16::to_be_bytes).collect();
@@ -426,7 +426,7 @@ fn a_burst_larger_than_the_ring_waits_for_room() {
     });
 }
 
-/// A moderated interrupt may fire beside a wake-up: it must not be lost with it.
+/// A moderated interrupt may fire together with a wake-up: neither may be lost.
 #[test]
 fn a_moderated_line_loses_no_wake_up() {
     for coalesce in [
@@ -442,7 +442,7 @@ fn a_moderated_line_loses_no_wake_up() {
         }
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            // Hogs, so that wake-ups come late and together.
+            // Threads that hog the CPUs, so that wake-ups come late and together.
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
@@ -542,7 +542,7 @@ fn a_host_ends_while_its_sockets_are_in_use_elsewhere() {
 }
 
 #[test]
-fn a_socket_of_its_own_host_is_reached_without_the_wire() {
+fn a_socket_on_the_same_host_is_reached_without_the_wire() {
     let (one, _two) = hosts();
     let here = UdpSocket::bind(&one, "10.0.0.1:5000").unwrap();
     let there = UdpSocket::bind(&one, "10.0.0.1:5001").unwrap();

@@ -1,5 +1,5 @@
-//! The same scripts on the kernel's UDP sockets over loopback and on ours over the cable: every result and
-//! every errno must be the same. Linux is the oracle; nothing here says what is right.
+//! The same scripts on the kernel's UDP sockets over loopback and on ours over the cable: every result and every errno
+//! must be the same. Linux is the oracle; no expected values stand here.
 
 mod common;
 
@@ -12,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-/// Long enough for whatever will come.
+/// Longer than any expected event takes.
 const SOON: Option<Duration> = Some(Duration::from_secs(10));
-/// Long enough to believe that nothing comes.
+/// Long enough to conclude that nothing comes.
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
-/// What a script may do with a socket.
+/// The calls that a script may make on a socket.
 trait Udp {
     fn connect(&self, to: SocketAddr) -> io::Result<()>;
     fn send(&self, payload: &[u8]) -> io::Result<usize>;
@@ -30,7 +30,7 @@ trait Udp {
     fn take_error(&self) -> io::Result<Option<io::Error>>;
     fn set_nonblocking(&self, on: bool) -> io::Result<()>;
     fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;
-    /// poll(2) for no event but those always reported; the events.
+    /// poll(2) with no requested events: returns the events that are always reported.
     fn wait_for_trouble(&self) -> u32;
 }
 
@@ -104,7 +104,7 @@ impl Udp for UdpSocket {
     }
 }
 
-/// Two hosts where sockets can be bound.
+/// Two hosts on which sockets can be bound.
 trait World {
     type Socket: Udp;
     fn bind(&self, host: usize, port: u16) -> io::Result<Self::Socket> {
@@ -146,7 +146,7 @@ impl World for Cable {
     }
 }
 
-/// What a script saw, line by line.
+/// The results of a script, line by line.
 #[derive(Default, PartialEq, Eq)]
 struct Log(Vec<String>);
 
@@ -174,7 +174,7 @@ fn same(kernel: impl FnOnce(&Kernel, &mut Log), ours: impl FnOnce(&Cable, &mut L
     let (mut theirs, mut mine) = (Log::default(), Log::default());
     kernel(&Kernel, &mut theirs);
     let (one, two) = hosts();
-    // They know each other from here on, as the kernel knows itself.
+    // The hosts have each other's neighbour entry from here on, as the kernel needs none for itself.
     drop(sockets(&one, &two));
     ours(&Cable([one, two]), &mut mine);
     for (theirs, mine) in theirs.0.iter().zip(&mine.0) {
@@ -202,23 +202,23 @@ fn pair<W: World>(world: &W) -> (W::Socket, W::Socket) {
     (left, right)
 }
 
-/// An address of host 1 where nobody listens.
-fn nobody<W: World>(world: &W) -> SocketAddr {
+/// An address of host 1 without a socket.
+fn closed_port<W: World>(world: &W) -> SocketAddr {
     world.bind(1, 0).unwrap().local_addr().unwrap()
 }
 
-script!(where_datagrams_go, addressing);
+script!(datagrams_go_where_linux_sends_them, addressing);
 fn addressing<W: World>(world: &W, log: &mut Log) {
     let socket = world.bind(0, 0).unwrap();
     let (peer, other) = (world.bind(1, 0).unwrap(), world.bind(1, 0).unwrap());
     peer.set_read_timeout(SOON).unwrap();
     other.set_read_timeout(SOON).unwrap();
     let (to_peer, to_other) = (peer.local_addr().unwrap(), other.local_addr().unwrap());
-    log.note("peer of none", socket.peer_addr());
-    log.note("send to none", socket.send(b"x"));
+    log.note("peer of unconnected", socket.peer_addr());
+    log.note("send unconnected", socket.send(b"x"));
     log.note("send_to", socket.send_to(b"to other", to_other));
     log.recv("other", &other);
-    log.note("a send_to names no peer", socket.send(b"x"));
+    log.note("a send_to does not connect", socket.send(b"x"));
     log.note("port 0", socket.send_to(b"x", SocketAddr::new(to_peer.ip(), 0)));
     log.note("IPv6", socket.send_to(b"x", "[::1]:9".parse().unwrap()));
     log.note("IPv6", socket.connect("[::1]:9".parse().unwrap()));
@@ -235,8 +235,8 @@ fn addressing<W: World>(world: &W, log: &mut Log) {
     log.note("send", socket.send(b"4"));
     log.recv("other", &other);
     socket.set_read_timeout(SHORT).unwrap();
-    log.note("a stranger", peer.send_to(b"5", socket.local_addr().unwrap()));
-    log.recv("hears its peer alone", &socket);
+    log.note("another sender", peer.send_to(b"5", socket.local_addr().unwrap()));
+    log.recv("receives from its peer only", &socket);
 }
 
 script!(how_much_fits, sizes);
@@ -250,7 +250,7 @@ fn sizes<W: World>(world: &W, log: &mut Log) {
     log.note("peek", right.peek(&mut short));
     log.note("cut", right.recv(&mut short));
     log.recv("next", &right);
-    log.note("next", left.send(b"to no room"));
+    log.note("next", left.send(b"to an empty buffer"));
     log.note("no room", right.recv(&mut []));
     for len in [65_507, 65_508, 70_000] {
         log.note("large", left.send(&vec![0; len]));
@@ -270,17 +270,17 @@ fn waiting<W: World>(world: &W, log: &mut Log) {
     let mut room = [0; 4];
     log.note("peek", right.peek(&mut room));
     drop(left);
-    log.recv("a peer that closes says nothing", &right);
+    log.recv("a closing peer sends nothing", &right);
 }
 
 script!(a_closed_port_is_reported, refusal);
 fn refusal<W: World>(world: &W, log: &mut Log) {
     let socket = world.bind(0, 0).unwrap();
     socket.set_read_timeout(SOON).unwrap();
-    let to = nobody(world);
+    let to = closed_port(world);
     log.note("unconnected", socket.send_to(b"x", to));
     socket.set_read_timeout(SHORT).unwrap();
-    log.recv("is told nothing", &socket);
+    log.recv("gets no error", &socket);
     socket.set_read_timeout(SOON).unwrap();
     socket.connect(to).unwrap();
     log.note("send", socket.send(b"x"));
@@ -294,11 +294,11 @@ fn refusal<W: World>(world: &W, log: &mut Log) {
     log.note("taken", socket.take_error().map(|error| error.map(|error| error.kind())));
     log.note("send", socket.send(b"x"));
     socket.wait_for_trouble();
-    log.note("a send is told too", socket.send(b"y"));
+    log.note("a send returns the error too", socket.send(b"y"));
     log.recv("once", &socket);
     log.note("send", socket.send(b"x"));
     socket.wait_for_trouble();
-    log.note("a send_to is told too", socket.send_to(b"y", to));
+    log.note("a send_to returns the error too", socket.send_to(b"y", to));
     log.recv("once", &socket);
     let taken = world.bind_to(socket.local_addr().unwrap());
     log.note("a port that is taken", taken.map(drop));
@@ -323,20 +323,20 @@ script!(shutting_down, shutdown);
 fn shutdown<W: World>(world: &W, log: &mut Log) {
     let socket = world.bind(0, 0).unwrap();
     log.note("unconnected", socket.shutdown(Shutdown::Read));
-    log.recv("ends all the same", &socket);
+    log.recv("is shut down all the same", &socket);
     let (left, right) = pair(world);
     log.note("writing", left.shutdown(Shutdown::Write));
     log.note("send", left.send(b"x"));
     log.note("send_to", left.send_to(b"x", right.local_addr().unwrap()));
-    log.note("the peer may", right.send(b"answer"));
+    log.note("the peer may still send", right.send(b"answer"));
     log.recv("answer", &left);
     log.note("left", right.send(b"left over"));
     let mut room = [0; 16];
     log.note("peek", left.peek(&mut room));
     log.note("reading", left.shutdown(Shutdown::Read));
-    log.recv("what is there", &left);
+    log.recv("queued data", &left);
     log.recv("the end", &left);
-    log.recv("for good", &left);
+    log.recv("again the end", &left);
     let trouble = libc::POLLHUP as u32;
     log.note("poll", Ok(left.wait_for_trouble() & trouble == trouble));
     log.note("peer", left.peer_addr().map(|address| address == right.local_addr().unwrap()));

@@ -1,4 +1,4 @@
-//! When ports or memory are used up. The errnos are the kernel's: `conformance` of the command has the same calls on
+//! Running out of ports or memory. The errnos are the kernel's: `conformance` of the command makes the same calls on
 //! both, on a host with few ports.
 
 mod common;
@@ -20,7 +20,7 @@ fn errno<T: Debug>(result: io::Result<T>) -> i32 {
 }
 
 #[test]
-fn ports_of_tcp() {
+fn tcp_runs_out_of_ports_with_linuxs_errno() {
     let (one, two) = hosts();
     let there = TcpListener::bind(&two, "10.0.0.2:7").unwrap().local_addr().unwrap();
     let bound = |port| {
@@ -36,7 +36,7 @@ fn ports_of_tcp() {
 }
 
 #[test]
-fn ports_of_udp() {
+fn udp_runs_out_of_ports_with_linuxs_errno() {
     let (one, two) = hosts();
     let there = UdpSocket::bind(&two, "10.0.0.2:7").unwrap().local_addr().unwrap();
     let bound = |port: u16| UdpSocket::bind(&one, (Ipv4Addr::new(10, 0, 0, 1), port));
@@ -50,15 +50,15 @@ fn ports_of_udp() {
     assert_eq!(next.local_addr().unwrap().port(), last.port());
 }
 
-/// The byte at each place of each stream.
+/// The byte at each position of each stream.
 fn byte(stream: usize, at: usize) -> u8 {
     ((stream * 31 + at) % 251) as u8
 }
 
-/// Connections that share what two of them would fill: whoever finds no room is told to wait, nobody is lost, and
-/// nothing.
+/// Connections share a memory limit that two of them would reach: a sender without room gets EAGAIN, and no connection
+/// and no byte is lost.
 #[test]
-fn memory_of_tcp() {
+fn tcp_at_its_memory_limit_loses_no_connection_and_no_byte() {
     const STREAMS: usize = 16;
     let (a, b) = cable::pair(cable::Config::default()).unwrap();
     let scarce = Config { tcp_mem: 512 << 10, ..Config::default() };
@@ -74,7 +74,7 @@ fn memory_of_tcp() {
     };
     let pairs: Vec<_> = (0..STREAMS).map(|_| pair()).collect();
     let mut sent = [0; STREAMS];
-    // Until nobody finds room any more, also after what was on the way has arrived.
+    // Until no sender finds room any more, even after data in flight has arrived.
     let mut quiet = 0;
     while quiet < 20 {
         quiet += 1;
@@ -87,11 +87,11 @@ fn memory_of_tcp() {
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    // Both hosts' buffers, and what each connection is granted all the same.
+    // Both hosts' buffers, and the minimum that each connection is always granted.
     let all: usize = sent.iter().sum();
-    assert!(all < 4 << 20, "{all} bytes in memory that is bounded");
+    assert!(all < 4 << 20, "{all} bytes despite the limit");
     assert!(sent.iter().all(|sent| *sent > 0), "{sent:?}");
-    // One that comes now is served.
+    // A new connection is served.
     let (mut late, mut served) = pair();
     late.set_nonblocking(false).unwrap();
     late.write_all(b"late").unwrap();

@@ -1,4 +1,4 @@
-//! Sockets of IPv6, and of both families, over the cable.
+//! IPv6 sockets and dual-stack sockets over the cable.
 
 use busypoll_stack::{Host, TcpListener, TcpStream, UdpSocket, nic::cable, options::*};
 use std::{
@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-/// Hosts fd00::1 and fd00::2, with addresses of IPv4 as well.
+/// Hosts fd00::1 and fd00::2, with IPv4 addresses as well.
 fn hosts() -> (Host, Host) {
     let (a, b) = cable::pair(cable::Config::default()).unwrap();
     let one = Host::builder().interface(a, "10.0.0.1/24, fd00::1/64").build().unwrap();
@@ -39,7 +39,7 @@ fn exchange(client: &TcpStream, server: &TcpStream) {
 }
 
 #[test]
-fn datagrams_and_their_answers() {
+fn datagrams_and_answers_pass() {
     let (one, two) = hosts();
     let server = UdpSocket::bind(&two, "[fd00::2]:7").unwrap();
     let client = UdpSocket::new(&one);
@@ -50,12 +50,12 @@ fn datagrams_and_their_answers() {
     server.send_to(b"answer", from).unwrap();
     assert_eq!(receive(&client), ("answer".into(), address("[fd00::2]:7")));
     client.connect("[fd00::2]:9").unwrap();
-    client.send(b"nobody").unwrap();
+    client.send(b"closed").unwrap();
     assert_eq!(client.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 
 #[test]
-fn a_socket_of_both_families_hears_both() {
+fn a_dual_stack_socket_receives_both_families() {
     let (one, two) = hosts();
     let both = UdpSocket::bind(&two, "[::]:7").unwrap();
     let (old, new) = (UdpSocket::new(&one), UdpSocket::new(&one));
@@ -67,7 +67,7 @@ fn a_socket_of_both_families_hears_both() {
     assert_eq!(receive(&old), ("to 4".into(), address("10.0.0.2:7")));
     new.send_to(b"from 6", "[fd00::2]:7").unwrap();
     assert_eq!(receive(&both).0, "from 6");
-    assert!(UdpSocket::bind(&two, "0.0.0.0:7").is_err(), "it has the port of IPv4, too");
+    assert!(UdpSocket::bind(&two, "0.0.0.0:7").is_err(), "it has the IPv4 port, too");
     let one_family = UdpSocket::new(&two);
     one_family.set_only_v6(true).unwrap();
     one_family.bind_to(address("[::]:8")).unwrap();
@@ -75,7 +75,7 @@ fn a_socket_of_both_families_hears_both() {
 }
 
 #[test]
-fn connections_of_either_family() {
+fn connections_work_in_both_families() {
     let (one, two) = hosts();
     let listener = TcpListener::bind(&two, "[::]:7").unwrap();
     for (to, seen) in [("[fd00::2]:7", "[fd00::1]:0"), ("10.0.0.2:7", "10.0.0.1:0")] {
@@ -94,7 +94,7 @@ fn connections_of_either_family() {
 }
 
 #[test]
-fn a_listener_of_ipv6_alone_leaves_ipv4_to_others() {
+fn an_ipv6_only_listener_leaves_ipv4_to_others() {
     let (one, two) = hosts();
     let socket = TcpStream::new(&two);
     socket.set_only_v6(true).unwrap();
@@ -108,9 +108,9 @@ fn a_listener_of_ipv6_alone_leaves_ipv4_to_others() {
     assert!(TcpListener::bind(&two, "[::]:7").is_err());
 }
 
-/// Two neighbours on two links, of one and the same link-local address.
+/// Two neighbours on two links with the same link-local address.
 #[test]
-fn a_link_local_peer_is_the_one_on_the_link_that_is_named() {
+fn a_link_local_peer_is_found_by_its_scope() {
     let (a, left) = cable::pair(cable::Config::default()).unwrap();
     let (b, right) = cable::pair(cable::Config::default()).unwrap();
     let host = Host::builder().interface(a, "fe80::a/64").interface(b, "fe80::b/64");
@@ -127,7 +127,7 @@ fn a_link_local_peer_is_the_one_on_the_link_that_is_named() {
         let (server, peer) = listener.accept().unwrap();
         assert_eq!(peer, address(&format!("[{own}%1]:{}", local.port())), "its only link");
         exchange(&client, &server);
-        // To bind to the address of a link says it as well.
+        // Binding to the address of a link selects the link as well.
         let bound = TcpStream::new(&host);
         bound.bind_to(address(&format!("[{own}]:0"))).unwrap();
         bound.connect_to(address("[fe80::1]:7")).unwrap();

@@ -1,4 +1,4 @@
-//! No bytes make a view panic: neither noise nor good frames gone wrong.
+//! No bytes make a view panic: neither random bytes nor mutated good frames.
 
 mod wire_walk;
 
@@ -38,7 +38,7 @@ fn udp_frame(data: &[u8]) -> Vec<u8> {
     })
 }
 
-/// What Linux puts behind the header of a SYN.
+/// The options of Linux's SYN.
 const SYN: [u8; 20] = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
 /// Two NOPs, timestamps, two NOPs, three SACK blocks: all 40 bytes.
 const SACKS: [u8; 40] = [
@@ -59,7 +59,7 @@ fn tcp_frame(options: &[u8], data: usize) -> Vec<u8> {
     })
 }
 
-/// An IPv6 packet whose extension headers are `before`, the first of which is `first`.
+/// An IPv6 packet with the extension headers `before`, the first of kind `first`.
 fn six_frame(
     dst: Ipv6Addr,
     first: Protocol,
@@ -82,7 +82,7 @@ fn six_udp(first: Protocol, before: &[u8]) -> Vec<u8> {
     })
 }
 
-/// One good frame of each kind of IPv6.
+/// One good frame of each kind over IPv6.
 fn good_six() -> Vec<Vec<u8>> {
     let sum = ipv6::address_sum(A6, B6);
     // Hop-by-hop, destination options, routing: each of them 8 bytes.
@@ -152,8 +152,8 @@ fn good() -> Vec<Vec<u8>> {
         icmp::Packet::init_error(b, icmp::Type::UNREACHABLE, 3, 0, quote).unwrap();
     });
     let request = frame(EtherType::ARP, arp::LEN, |b| {
-        let nobody = (MacAddr::UNSPECIFIED, B);
-        arp::Packet::init(b, arp::Operation::REQUEST, (MAC, A), nobody).unwrap();
+        let unspecified = (MacAddr::UNSPECIFIED, B);
+        arp::Packet::init(b, arp::Operation::REQUEST, (MAC, A), unspecified).unwrap();
     });
     let mut all = vec![
         udp_frame(b""),
@@ -179,7 +179,7 @@ enum Mutation {
     Truncate(usize),
     Extend(Vec<u8>),
     Byte(usize, u8),
-    /// Where lengths and offsets are, values at their edges.
+    /// Edge values where lengths and offsets are.
     Word(usize, u16),
     Tag(u16),
     Cut(usize, usize),
@@ -231,9 +231,9 @@ fn mutation() -> impl Strategy<Value = Mutation> {
         0xffe0u16..=0xffff,
         any::<u16>()
     ];
-    // Version and IHL, total length, fragment field; the same 8 bytes on behind two tags; UDP
-    // length with and without options; the quoted header's; IPv6 lengths and extension headers;
-    // TCP's data offset and the lengths of its options, under either version.
+    // Version and IHL, total length, fragment field; the same 8 bytes later, behind two tags; the UDP length with and
+    // without options; the quoted header's; IPv6 lengths and extension headers; TCP's data offset and the lengths of
+    // its options, over either version.
     let spots = prop::sample::select(vec![
         12, 14, 16, 18, 20, 22, 24, 28, 38, 42, 44, 46, 50, 52, 54, 55, 56, 58, 60, 62, 64, 66, 67,
         70, 72, 75, 78,
@@ -262,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn good_frames_gone_wrong_never_panic(
+    fn mutated_good_frames_never_panic(
         bytes in prop::sample::select(good()),
         mutations in prop::collection::vec(mutation(), 1..5),
     ) {
@@ -292,8 +292,8 @@ fn a_frame_cut_anywhere_is_truncated() {
     }
 }
 
-/// From where on each bit of a frame is covered by some checksum, which neither a link header, nor the start
-/// of an IPv6 header, nor extension headers, nor the payload of a fragment are.
+/// The offset from which on each bit of the frame is covered by a checksum. Not covered are a link header, the start of
+/// an IPv6 header, extension headers, and the payload of a fragment.
 fn guarded_from(bytes: &[u8]) -> Option<usize> {
     let whole = |ip: ipv4::Packet<&[u8]>| !ip.is_fragment();
     match bytes[12..14] {
@@ -304,7 +304,7 @@ fn guarded_from(bytes: &[u8]) -> Option<usize> {
 }
 
 #[test]
-fn every_bit_of_an_ip_packet_is_guarded() {
+fn every_bit_of_an_ip_packet_is_covered_by_a_checksum() {
     for bytes in good() {
         let Some(from) = guarded_from(&bytes) else { continue };
         for bit in from * 8..bytes.len() * 8 {

@@ -1,5 +1,5 @@
-//! smoltcp's parsers as an oracle: what we write it reads the same, what it writes we read the
-//! same, and on any bytes both agree whether they are a packet.
+//! smoltcp's parsers as an oracle: smoltcp reads our packets as we wrote them, we read smoltcp's packets as it wrote
+//! them, and both agree on which bytes are a packet.
 
 use std::net::Ipv4Addr;
 
@@ -26,7 +26,7 @@ fn data() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Bytes that are nearly an IPv4 header, with UDP's edges where its length is.
+/// Bytes that are nearly an IPv4 header, with UDP's limits in the length field.
 fn nearly_ip() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![0u16..80, any::<u16>()];
     let first = prop_oneof![4 => 0x44u8..=0x48, 1 => any::<u8>()];
@@ -121,7 +121,7 @@ proptest! {
         prop_assert_eq!((udp.src_port(), udp.dst_port()), (sport, dport));
         prop_assert_eq!(udp.payload(), &data[..]);
 
-        // And byte for byte: the same checksums for the same packet.
+        // Byte by byte: the same checksums for the same packet.
         let mut ours = bytes.clone();
         let mut ip = ipv4::Packet::new_checked(&mut ours[..]).unwrap();
         ip.fill_checksum();
@@ -195,7 +195,7 @@ proptest! {
         let read = peer::Icmpv4Packet::new_checked(&bytes[..]).unwrap();
         prop_assert!(read.verify_checksum());
         prop_assert_eq!(read.msg_type(), peer::Icmpv4Message::DstUnreachable);
-        // smoltcp's own parser of errors wants the quoted packet whole.
+        // smoltcp's parser of errors needs the whole quoted packet.
         if bytes.len() == 8 + lost.len() {
             let repr = peer::Icmpv4Repr::parse(&read, &caps).unwrap();
             let peer::Icmpv4Repr::DstUnreachable { reason, header, data: quoted } = repr else {
@@ -222,7 +222,7 @@ proptest! {
                 prop_assert_eq!(ours.fragment_offset(), usize::from(theirs.frag_offset()));
                 ours
             }
-            // These two smoltcp leaves to later floors.
+            // smoltcp leaves these two checks to upper layers.
             (Err(Error::BadVersion), Ok(theirs)) => {
                 prop_assert_ne!(theirs.version(), 4);
                 return Ok(());
@@ -277,7 +277,7 @@ proptest! {
         let at = cut.index(bytes.len() / 2) * 2;
         let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         bytes[at..at + 2].copy_from_slice(&word.to_be_bytes());
-        // A sum of nothing but zeroes is the one case an update cannot tell from all ones.
+        // A sum of zeroes only is the one case that an update cannot distinguish from all ones.
         prop_assume!(bytes.iter().any(|b| *b != 0));
         prop_assert_eq!(checksum::update(!sum, old, word), !peer::checksum::data(&bytes));
     }

@@ -28,13 +28,13 @@ fn data() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..100)
 }
 
-/// What smoltcp makes of a message.
+/// smoltcp's reading of a message.
 fn read<'a>(bytes: &'a [u8], src: Ipv6Addr, dst: Ipv6Addr) -> peer::Icmpv6Repr<'a> {
     let packet = peer::Icmpv6Packet::new_checked(bytes).unwrap();
     peer::Icmpv6Repr::parse(&src, &dst, &packet, &ChecksumCapabilities::default()).unwrap()
 }
 
-/// What smoltcp writes.
+/// smoltcp's bytes for a message.
 fn written(repr: &peer::Icmpv6Repr<'_>, src: Ipv6Addr, dst: Ipv6Addr) -> Vec<u8> {
     let mut bytes = vec![0; repr.buffer_len()];
     let mut packet = peer::Icmpv6Packet::new_unchecked(&mut bytes[..]);
@@ -46,7 +46,7 @@ fn raw(mac: [u8; 6]) -> Option<peer::RawHardwareAddress> {
     Some(peer::EthernetAddress(mac).into())
 }
 
-/// What we make of smoltcp's message, hop limit and all.
+/// Our reading of smoltcp's message, including the hop limit.
 fn parsed(message: &[u8], src: Ipv6Addr, dst: Ipv6Addr, check: impl FnOnce(ndp::Message)) {
     let mut bytes = vec![0; 40 + message.len()];
     let mut ip =
@@ -123,7 +123,7 @@ proptest! {
         let mut ours = [0; extension::FRAGMENT_LEN];
         let bytes = usize::from(offset) * 8;
         put_fragment(&mut ours, Protocol::UDP, bytes, more, ident).unwrap();
-        // smoltcp's view of it begins two bytes in, or with the header, by version.
+        // smoltcp's view begins two bytes in, or with the header, depending on its version.
         prop_assert_eq!(&ours[2..], &theirs[2..]);
 
         let (src, dst) = (Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
@@ -189,8 +189,8 @@ proptest! {
                 prop_assert_eq!(reason, peer::Icmpv6DstUnreachable::PortUnreachable);
                 (header, data)
             }
-            peer::Icmpv6Repr::PktTooBig { mtu: told, header, data } => {
-                prop_assert_eq!(told, mtu);
+            peer::Icmpv6Repr::PktTooBig { mtu: reported, header, data } => {
+                prop_assert_eq!(reported, mtu);
                 (header, data)
             }
             peer::Icmpv6Repr::TimeExceeded { reason, header, data } => {
@@ -233,10 +233,10 @@ proptest! {
         let mut flags = peer::NdiscNeighborFlags::empty();
         flags.set(peer::NdiscNeighborFlags::SOLICITED, solicited);
         flags.set(peer::NdiscNeighborFlags::OVERRIDE, overrides);
-        let tell = peer::NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr: raw(mac) };
+        let advert = peer::NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr: raw(mac) };
         let len = ndp::put_neighbor_advertisement(
             &mut ours, addresses, target, MacAddr(mac), solicited, overrides);
-        let theirs = written(&peer::Icmpv6Repr::Ndisc(tell), src, dst);
+        let theirs = written(&peer::Icmpv6Repr::Ndisc(advert), src, dst);
         prop_assert_eq!(&ours[..len.unwrap()], &theirs[..]);
         parsed(&theirs, src, dst, |message| {
             let ndp::Message::NeighborAdvertisement {

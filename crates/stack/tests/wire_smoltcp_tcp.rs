@@ -1,5 +1,5 @@
-//! smoltcp as an oracle for TCP, over either version of IP: what we write it reads the same, what it writes
-//! we read the same, and on any bytes both agree about header, checksum and options.
+//! smoltcp as an oracle for TCP over either version of IP: each reads the other's segments as they were written, and on
+//! any bytes both agree about header, checksum and options.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,7 +38,7 @@ fn data() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Bytes that are nearly options: right ones, with lengths gone wrong here and there.
+/// Bytes that are nearly options: correct ones, with wrong lengths here and there.
 fn nearly_options() -> impl Strategy<Value = Vec<u8>> {
     let option = prop_oneof![
         Just(vec![kind::NOP]),
@@ -72,8 +72,8 @@ fn nearly_options() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// smoltcp's reading, in our words. It gives up at a known option of a wrong length, where we, as Linux,
-/// pass over it; that is where this list ends too.
+/// smoltcp's reading in our terms. smoltcp stops at a known option of a wrong length, which we, like Linux, skip; this
+/// list ends there too.
 fn theirs(mut bytes: &[u8]) -> (Vec<String>, bool) {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -99,7 +99,7 @@ fn theirs(mut bytes: &[u8]) -> (Vec<String>, bool) {
 
 fn ours(bytes: &[u8]) -> Vec<String> {
     let text = |option| match option {
-        // It keeps three.
+        // smoltcp keeps three blocks.
         Opt::Sack(blocks) => format!("sack {:?}", blocks.iter().take(3).collect::<Vec<_>>()),
         other => format!("{other:?}"),
     };

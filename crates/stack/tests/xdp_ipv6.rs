@@ -1,4 +1,4 @@
-//! The steering of IPv6: our ports' packets come to us, all else stays the kernel's.
+//! Steering of IPv6: packets for our ports come to us, all others go to the kernel.
 
 mod xdp_support;
 
@@ -16,7 +16,7 @@ fn socket6(host: &LabHost, port: u16) -> UdpSocket {
     socket
 }
 
-/// A frame with a packet of these extension headers, each without the byte that says what follows it, then `rest`.
+/// A frame with a packet of these extension headers, each without its next-header byte, then `rest`.
 fn frame(ends: [(MacAddr, Ipv6Addr); 2], headers: &[(P, &[u8])], last: P, rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     for (at, (_, header)) in headers.iter().enumerate() {
@@ -34,7 +34,7 @@ fn frame(ends: [(MacAddr, Ipv6Addr); 2], headers: &[(P, &[u8])], last: P, rest: 
     bytes
 }
 
-/// Those that RFC 8200 section 4.1 would have before UDP are passed over; with all else a packet is the kernel's.
+/// The headers that RFC 8200 section 4.1 puts before UDP are skipped; a packet with any other goes to the kernel.
 #[test]
 fn packets_with_extension_headers_are_taken() {
     needs_root!();
@@ -96,7 +96,7 @@ fn packets_with_extension_headers_are_taken() {
 }
 
 #[test]
-fn whole_packets_for_our_ports_are_taken_and_no_others() {
+fn only_whole_packets_for_our_ports_are_taken() {
     needs_root!();
     needs!(program "ping");
     let lab = lab();
@@ -110,7 +110,7 @@ fn whole_packets_for_our_ports_are_taken_and_no_others() {
     let client = socket6(&lab.client, 0);
     let mut buffer = [0; 4096];
 
-    // Fragments, another port, ping: the kernel's.
+    // Fragments, other ports and pings go to the kernel.
     client.send_to(&[7; 3000], ours).unwrap();
     assert_eq!(kernel.recv(&mut buffer).unwrap(), 3000);
     let other = socket6(&lab.server, PORT + 1);
@@ -119,7 +119,7 @@ fn whole_packets_for_our_ports_are_taken_and_no_others() {
     let ping = lab.client.command("ping").args(["-6", "-c1", "-W5", &address.to_string()]).output();
     assert!(ping.unwrap().status.success());
 
-    // A whole packet: ours, and the only one.
+    // A whole packet comes to us, and is the only one.
     client.send_to(b"ours", ours).unwrap();
     let mut taken = 0;
     poll_until(&mut station.queue, "our packet", |bytes| {
@@ -128,7 +128,7 @@ fn whole_packets_for_our_ports_are_taken_and_no_others() {
     });
     assert_eq!(taken, 1);
 
-    // IPv4 beside it, and after the last user has gone the kernel's.
+    // IPv4 as well; and after the last user is gone, packets go to the kernel.
     let v4 = kernel_socket(&lab.client, 0);
     v4.send_to(b"four", station.address).unwrap();
     poll_until(&mut station.queue, "the IPv4 packet", |bytes| bytes.ends_with(b"four"));

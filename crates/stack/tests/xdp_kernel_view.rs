@@ -1,4 +1,4 @@
-//! The kernel's tables as seen over netlink: what `ip` changes, the view follows.
+//! The view of the kernel's tables over netlink follows the changes made with `ip`.
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_stack::{inet::kernel::KernelView, wire::MacAddr};
@@ -27,14 +27,14 @@ fn ip(host: &LabHost, arguments: &str) {
     assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What `ip` says of a neighbour.
+/// The output of `ip` for a neighbour.
 fn shown(host: &LabHost, address: IpAddr) -> String {
     let arguments = ["neigh", "show", &address.to_string(), "nud", "all"];
     let output = host.command("ip").args(arguments).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Follows the announcements until `done`, waiting on the descriptor alone.
+/// Reads announcements until `done`, waiting only on the descriptor.
 fn follow(view: &KernelView, what: &str, mut done: impl FnMut(&KernelView) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !done(view) {
@@ -46,7 +46,7 @@ fn follow(view: &KernelView, what: &str, mut done: impl FnMut(&KernelView) -> bo
     }
 }
 
-/// The change must have moved the generation: whoever cached the old answer must look again.
+/// The change must increase the generation: a path with the old answer must be looked up again.
 fn followed(
     view: &KernelView,
     what: &str,
@@ -61,7 +61,7 @@ fn followed(
 }
 
 #[test]
-fn addresses_are_followed() {
+fn changes_of_addresses_reach_the_view() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -79,14 +79,14 @@ fn addresses_are_followed() {
     assert_eq!(view.neighbour([10, 99, 255, 255].into()), Some(MacAddr([0xff; 6])));
     let gone = |view: &KernelView| !has(view);
     followed(&view, "del", || ip(host, &format!("addr del 10.99.0.1/16 dev {name}")), gone);
-    // Another interface's addresses are none of ours.
+    // Addresses of other interfaces are not in the view.
     ip(host, "addr add 10.98.0.1/16 dev lo");
     view.process();
     assert_eq!(view.addresses(), own);
 }
 
 #[test]
-fn routes_are_the_kernels_choice() {
+fn routes_are_those_that_the_kernel_chooses() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -105,7 +105,7 @@ fn routes_are_the_kernels_choice() {
     followed(&view, "a gateway", add, gateway);
     assert_eq!(view.route(far, None).unwrap().mtu, Some(1280));
 
-    // Policy routing counts: the same destination through a table that leads elsewhere.
+    // Policy routing applies: the same destination through another table.
     ip(host, "route add default dev lo table 77");
     let elsewhere = |view: &KernelView| view.route(far, None).is_none();
     followed(&view, "a rule", || ip(host, "rule add to 192.0.2.7 table 77"), elsewhere);
@@ -116,13 +116,13 @@ fn routes_are_the_kernels_choice() {
 
     let lower = |view: &KernelView| view.route(CLIENT, None).is_some_and(|h| h.mtu == Some(1400));
     followed(&view, "a lower MTU", || ip(host, &format!("link set {name} mtu 1400")), lower);
-    // The kernel takes the routes of an interface away without announcing each.
+    // When a link goes down the kernel removes its routes without announcing each.
     let none = |view: &KernelView| view.route(far, None).is_none();
     followed(&view, "down", || ip(host, &format!("link set {name} down")), none);
 }
 
 #[test]
-fn a_neighbour_is_resolved_followed_and_given_up() {
+fn a_neighbour_is_resolved_updated_and_given_up() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -137,17 +137,17 @@ fn a_neighbour_is_resolved_followed_and_given_up() {
     let replace = |rest: &str| ip(host, &format!("neigh replace {CLIENT} dev {name} {rest}"));
     let follows = |view: &KernelView| view.neighbour(CLIENT) == Some(moved);
     followed(&view, "a new address", || replace("lladdr 02:00:00:00:00:09 nud stale"), follows);
-    // Going from stale to another usable state changes nothing for a sender.
+    // A change from stale to another usable state changes nothing for a sender.
     let before = view.generation();
     replace("lladdr 02:00:00:00:00:09 nud reachable");
     thread::sleep(Duration::from_millis(20));
     view.process();
     assert_eq!(view.generation(), before);
-    // It would go on sending to an address that may be wrong, and have nobody verify it.
+    // The host would go on sending to an address that may be wrong, without the kernel verifying it.
     let stale = |view: &KernelView| view.is_stale(CLIENT);
     view.resolve(CLIENT).unwrap();
     followed(&view, "doubt", || replace("lladdr 02:00:00:00:00:09 nud stale"), stale);
-    // To one who does not send there it does not matter.
+    // For a host that does not send there it does not matter.
     replace("lladdr 02:00:00:00:00:09 nud reachable");
     follow(&view, "no more doubt", |view| !stale(view));
     let before = view.generation();
@@ -157,15 +157,15 @@ fn a_neighbour_is_resolved_followed_and_given_up() {
     let gone = |view: &KernelView| view.neighbour(CLIENT).is_none();
     followed(&view, "removal", || ip(host, &format!("neigh del {CLIENT} dev {name}")), gone);
 
-    // Nobody has this address: the kernel gives up, and says so.
-    let nobody = IpAddr::from([10, 77, 0, 99]);
-    let ask = || view.resolve(nobody).unwrap();
-    followed(&view, "giving up", ask, |view| view.is_unreachable(nobody));
-    assert_eq!(view.neighbour(nobody), None);
+    // No host has this address: the kernel gives up and announces it.
+    let absent = IpAddr::from([10, 77, 0, 99]);
+    let ask = || view.resolve(absent).unwrap();
+    followed(&view, "giving up", ask, |view| view.is_unreachable(absent));
+    assert_eq!(view.neighbour(absent), None);
 }
 
 #[test]
-fn progress_confirms_a_neighbour_but_leaves_an_administrators_alone() {
+fn progress_confirms_a_neighbour_but_not_a_permanent_one() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -178,7 +178,7 @@ fn progress_confirms_a_neighbour_but_leaves_an_administrators_alone() {
     let view = view(host);
     view.confirm(CLIENT);
     assert!(shown(host, CLIENT).contains("REACHABLE"), "{}", shown(host, CLIENT));
-    // Within the same second it costs nothing and does nothing.
+    // Within the same second it makes no system call and changes nothing.
     set("stale");
     view.process();
     view.confirm(CLIENT);
@@ -194,21 +194,21 @@ fn progress_confirms_a_neighbour_but_leaves_an_administrators_alone() {
     view.confirm([10, 77, 0, 50].into()); // unknown: nothing happens
 }
 
-/// What others have put into the kernel's table stays theirs, whatever we tell the kernel of it.
+/// Entries of other programs in the kernel's table stay as they are, whatever we tell the kernel about a neighbour.
 #[test]
-fn what_others_say_of_a_neighbour_stays_said() {
+fn neighbour_entries_of_others_are_not_overwritten() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
     let host = &lab.server;
     let name = host.interface();
     if host.ipv6().is_some() {
-        // Without one of these the kernel is given a packet, and told nothing.
+        // Without a link-local address the host would make the kernel resolve by a packet, not by a netlink message.
         ip(host, &format!("-6 addr add fe80::77/64 dev {name} nodad"));
     }
     let view = view(host);
     for peer in [Some(CLIENT), lab.client.ipv6().map(IpAddr::from)].into_iter().flatten() {
-        let told = |entry: &str, said: &[&str]| {
+        let keeps = |entry: &str, said: &[&str]| {
             ip(host, &format!("neigh replace {peer} dev {name} {entry}"));
             view.process();
             view.resolve(peer).unwrap();
@@ -218,16 +218,16 @@ fn what_others_say_of_a_neighbour_stays_said() {
             assert!(said.iter().all(|word| shown.contains(word)), "{entry}: {shown}");
         };
         let at = format!("lladdr {}", MacAddr(lab.client.mac()));
-        told(&format!("{at} nud permanent"), &["PERMANENT"]);
-        told(&format!("{at} nud noarp"), &["NOARP"]);
-        // The kernel confirms and verifies it as for a sender of its own.
-        told(&format!("{at} nud stale extern_learn"), &["extern_learn", "REACHABLE"]);
-        told("managed", &["managed"]);
+        keeps(&format!("{at} nud permanent"), &["PERMANENT"]);
+        keeps(&format!("{at} nud noarp"), &["NOARP"]);
+        // The kernel confirms and verifies it as for its own senders.
+        keeps(&format!("{at} nud stale extern_learn"), &["extern_learn", "REACHABLE"]);
+        keeps("managed", &["managed"]);
     }
 }
 
 #[test]
-fn a_ports_leaving_of_its_bridge_is_not_its_end() {
+fn leaving_a_bridge_does_not_delete_the_link() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -245,7 +245,7 @@ fn a_ports_leaving_of_its_bridge_is_not_its_end() {
 }
 
 #[test]
-fn rules_go_by_the_source_too() {
+fn ipv4_rules_by_source_apply() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -265,13 +265,13 @@ fn rules_go_by_the_source_too() {
         assert_eq!(view.route(far, other), None, "{other:?}");
     }
     assert_eq!(view.route(CLIENT, Some(CLIENT)), None, "no address of the host");
-    // A source that is named is the source, whatever the kernel would prefer.
+    // A given source is used, whatever source the kernel prefers.
     assert_eq!(view.route(CLIENT, None).unwrap().source, SERVER);
     assert_eq!(view.route(CLIENT, Some(source)).unwrap().source, source);
 }
 
 #[test]
-fn rules_of_ipv6_go_by_the_source_too() {
+fn ipv6_rules_by_source_apply() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -293,7 +293,7 @@ fn rules_of_ipv6_go_by_the_source_too() {
 }
 
 #[test]
-fn addresses_of_ipv6_count_once_they_may_be_used() {
+fn an_ipv6_address_counts_after_duplicate_detection() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -312,7 +312,7 @@ fn addresses_of_ipv6_count_once_they_may_be_used() {
     let del = || ip(host, &format!("-6 addr del {FAR6}/64 dev {name}"));
     followed(&view, "del", del, gone);
     assert_eq!(view.addresses(), mine);
-    // While the kernel looks for a duplicate the address is nobody's.
+    // While the kernel looks for a duplicate, the address is not usable.
     let seconds = |of_search: &str| {
         let transmits = format!("/proc/sys/net/ipv6/conf/{name}/dad_transmits");
         host.enter(|| std::fs::write(transmits, of_search)).unwrap().unwrap();
@@ -324,7 +324,7 @@ fn addresses_of_ipv6_count_once_they_may_be_used() {
     del();
     seconds("1");
     followed(&view, "the end of the search", || add(""), has);
-    // Somebody has it: it stays unusable.
+    // Another host has it: it stays unusable.
     followed(&view, "del", del, gone);
     let theirs = format!("-6 addr add {FAR6}/64 dev {} nodad", lab.client.interface());
     ip(&lab.client, &theirs);
@@ -340,7 +340,7 @@ fn addresses_of_ipv6_count_once_they_may_be_used() {
 }
 
 #[test]
-fn routes_of_ipv6_are_the_kernels_choice() {
+fn ipv6_routes_are_those_that_the_kernel_chooses() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -364,7 +364,7 @@ fn routes_of_ipv6_are_the_kernels_choice() {
     followed(&view, "a gateway", add, |view| via(view, client));
     let hop = view.route(far, None).unwrap();
     assert_eq!((hop.source, hop.mtu), (server.into(), Some(1280)));
-    // A gateway by its link-local address.
+    // A gateway given by its link-local address.
     let link = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
     let replace = || ip(host, &format!("-6 route replace fd99::/64 via {link} dev {name}"));
     followed(&view, "another gateway", replace, |view| via(view, link));
@@ -381,7 +381,7 @@ fn routes_of_ipv6_are_the_kernels_choice() {
 }
 
 #[test]
-fn a_neighbour_of_ipv6_is_resolved_followed_confirmed_and_given_up() {
+fn an_ipv6_neighbour_is_resolved_updated_confirmed_and_given_up() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -407,11 +407,11 @@ fn a_neighbour_of_ipv6_is_resolved_followed_confirmed_and_given_up() {
 
     let [rest @ .., _] = client.segments();
     let [a, b, c, d, e, f, g] = rest;
-    let nobody = IpAddr::from(Ipv6Addr::new(a, b, c, d, e, f, g, 0x99));
-    let ask = || view.resolve(nobody).unwrap();
-    followed(&view, "giving up", ask, |view| view.is_unreachable(nobody));
-    assert_eq!(view.neighbour(nobody), None);
-    // Groups need none (RFC 2464 section 7).
+    let absent = IpAddr::from(Ipv6Addr::new(a, b, c, d, e, f, g, 0x99));
+    let ask = || view.resolve(absent).unwrap();
+    followed(&view, "giving up", ask, |view| view.is_unreachable(absent));
+    assert_eq!(view.neighbour(absent), None);
+    // Groups need no resolution (RFC 2464 section 7).
     let group = IpAddr::from(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb));
     assert_eq!(view.neighbour(group), Some(MacAddr([0x33, 0x33, 0, 0, 0, 0xfb])));
 }
@@ -425,9 +425,9 @@ fn groups_need_no_neighbour() {
     assert_eq!(view.neighbour(Ipv4Addr::BROADCAST.into()), Some(MacAddr([0xff; 6])));
 }
 
-/// More announcements than the socket can hold: some are lost, the view is right all the same.
+/// More announcements than the socket can hold: some are lost, but the view is correct.
 #[test]
-fn lost_announcements_are_made_up_for() {
+fn lost_announcements_are_read_again() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -465,16 +465,16 @@ fn an_unknown_interface_is_an_error_and_a_vanished_one_is_empty() {
     assert!(view.resolve(CLIENT).is_err());
 }
 
-/// Reading needs no privilege; only telling the kernel something does.
+/// Reading needs no privilege; only changes do.
 #[test]
-fn an_unprivileged_reader_sees_it_all() {
+fn an_unprivileged_reader_sees_the_whole_view() {
     needs_root!();
     let lab = lab();
     let host = &lab.server;
     host.enter(|| {
         let header: [u32; 2] = [0x2008_0522, 0];
         let none = [0u32; 6];
-        // SAFETY: the layouts of capset(2), version 3; it changes this thread alone, which ends here.
+        // SAFETY: the layouts of capset(2), version 3; it changes only this thread, which ends here.
         let dropped = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
         assert_eq!(dropped, 0);
         let view = KernelView::open(host.ifindex()).unwrap();

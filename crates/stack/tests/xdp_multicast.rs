@@ -1,5 +1,5 @@
-//! Multicast over AF_XDP on a veth: the kernel joins groups, and what comes for them comes over our queues while
-//! nobody else on the machine hears them.
+//! Multicast over AF_XDP on a veth: the kernel joins groups, and their datagrams come over our queues while no other
+//! process on the machine receives them.
 
 use busypoll_lab::{Lab, LabHost, needs_root};
 use busypoll_stack::{
@@ -30,7 +30,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Bound at `address`, which others may share.
+/// A socket bound to `address`, which other sockets may share.
 fn bind(on: &LabHost, host: &Host, address: &str) -> UdpSocket {
     let socket = UdpSocket::new(host);
     socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1).unwrap();
@@ -40,8 +40,8 @@ fn bind(on: &LabHost, host: &Host, address: &str) -> UdpSocket {
     socket
 }
 
-/// The same of the kernel, in another process for all our stack can see.
-fn stranger(on: &LabHost) -> KernelSocket {
+/// The same as a kernel socket, which our stack cannot distinguish from another process's.
+fn other_process(on: &LabHost) -> KernelSocket {
     let bound = || {
         let one: libc::c_int = 1;
         let name = libc::sockaddr_in {
@@ -65,7 +65,7 @@ fn stranger(on: &LabHost) -> KernelSocket {
     socket
 }
 
-/// Who sends to groups from the lab's client.
+/// Sends to groups from the lab's client.
 struct Publisher(KernelSocket, SocketAddr);
 
 impl Publisher {
@@ -96,7 +96,7 @@ impl Publisher {
     }
 }
 
-/// Takes what is there.
+/// Receives all queued datagrams.
 fn drain(socket: &UdpSocket) {
     socket.set_nonblocking(true).unwrap();
     while socket.recv(&mut [0; 64]).is_ok() {}
@@ -104,7 +104,7 @@ fn drain(socket: &UdpSocket) {
 }
 
 #[test]
-fn groups_come_over_our_queues() {
+fn multicast_comes_over_our_queues() {
     needs_root!();
     let (lab, host) = lab();
     for (address, group) in
@@ -138,7 +138,7 @@ fn groups_come_over_our_queues() {
 }
 
 #[test]
-fn every_member_has_a_copy_and_others_have_none() {
+fn every_member_gets_a_copy_and_other_sockets_none() {
     needs_root!();
     let (lab, host) = lab();
     let members = [0, 1].map(|_| bind(&lab.server, &host, "0.0.0.0"));
@@ -159,7 +159,7 @@ fn every_member_has_a_copy_and_others_have_none() {
 }
 
 #[test]
-fn a_group_that_others_hear_is_the_kernels() {
+fn a_group_that_another_process_receives_comes_through_the_kernel() {
     needs_root!();
     let (lab, host) = lab();
     let socket = bind(&lab.server, &host, "0.0.0.0");
@@ -169,15 +169,15 @@ fn a_group_that_others_hear_is_the_kernels() {
     assert_eq!(socket.recv(&mut [0; 64]).unwrap(), 4);
     assert_eq!(socket.stats().kernel, 0);
 
-    // Somebody comes: both hear it.
-    let other = stranger(&lab.server);
+    // Another socket joins: both receive.
+    let other = other_process(&lab.server);
     other.set_nonblocking(true).unwrap();
-    publisher.publish_until("the other hears", || other.recv(&mut [0; 64]).is_ok());
+    publisher.publish_until("the other receives", || other.recv(&mut [0; 64]).is_ok());
     drain(&socket);
     let before = socket.stats().kernel;
-    publisher.publish_until("we hear by the kernel", || socket.stats().kernel > before);
+    publisher.publish_until("we receive through the kernel", || socket.stats().kernel > before);
 
-    // And goes again.
+    // And leaves again.
     drop(other);
     let polled = |socket: &UdpSocket| {
         let stats = socket.stats();

@@ -1,5 +1,4 @@
-//! Taking an interface by AF_XDP: what stands in the way is named, and what a dead owner leaves is
-//! nothing.
+//! Opening an interface by AF_XDP: an error names its cause, and a dead owner leaves nothing behind.
 
 mod xdp_support;
 
@@ -28,7 +27,7 @@ fn refusal(host: &LabHost, name: &str) -> Error {
     open(host, name).map(|nic| nic.info().mode.clone()).unwrap_err()
 }
 
-/// Not a test of its own: the body of another process that owns an interface until it is killed.
+/// Not a test itself: the body of another process, which owns an interface until it is killed.
 #[test]
 fn owner_process() {
     let Ok(interface) = env::var(OWN) else { return };
@@ -49,7 +48,7 @@ fn start_owner(host: &LabHost) -> Child {
 }
 
 #[test]
-fn a_second_owner_is_told_the_first_and_kill_9_frees_the_interface() {
+fn a_second_owner_is_refused_and_kill_9_frees_the_interface() {
     needs_root!();
     let lab = lab();
     let mut owner = start_owner(&lab.server);
@@ -60,9 +59,9 @@ fn a_second_owner_is_told_the_first_and_kill_9_frees_the_interface() {
     // std kills with SIGKILL.
     owner.kill().unwrap();
     owner.wait().unwrap();
-    // A new owner at once, though the kernel may still be cleaning up.
+    // A new owner opens it at once, though the kernel may still be cleaning up.
     drop(open(&lab.server, lab.server.interface()).unwrap());
-    // Without one, the interface is the kernel's.
+    // Without an owner, the interface's packets go to the kernel.
     let kernel = kernel_socket(&lab.server, PORT);
     let client = kernel_socket(&lab.client, 0);
     client.send_to(b"hello", (lab.server.ipv4(), PORT)).unwrap();
@@ -70,17 +69,17 @@ fn a_second_owner_is_told_the_first_and_kill_9_frees_the_interface() {
 }
 
 #[test]
-fn a_process_that_is_being_started_does_not_keep_the_interface() {
+fn a_process_between_fork_and_exec_does_not_keep_the_interface() {
     needs_root!();
     let lab = lab();
     let nic = open(&lab.server, lab.server.interface()).unwrap();
-    let (mut forked, mut told) = std::io::pipe().unwrap();
+    let (mut forked, mut ready) = std::io::pipe().unwrap();
     let (mut proceed, go_on) = std::io::pipe().unwrap();
     let mut starting = Command::new("true");
     // SAFETY: reads and writes only.
     unsafe {
         starting.pre_exec(move || {
-            told.write_all(&[1])?;
+            ready.write_all(&[1])?;
             proceed.read_exact(&mut [0])
         });
     }
@@ -115,10 +114,10 @@ fn each_queue_is_open_once() {
     assert!(refused(nic.open(1).map(drop)).contains("open already"));
     assert!(refused(nic.open(2).map(drop)).contains("has no queue 2"));
     drop(second);
-    // A third time takes a thread that sees the interface, as only the first sockets were made there.
+    // The third time works in a thread that sees the interface: only the first sockets were created in that namespace.
     assert!(refused(nic.open(1).map(drop)).contains("another network namespace"));
     lab.server.enter(|| nic.open(1).map(drop)).unwrap().unwrap();
-    // The interface is ours until the last queue is gone.
+    // The interface is ours until the last queue is closed.
     drop(nic);
     assert!(matches!(refusal(&lab.server, name), Error::Owned { .. }));
     drop(first);
@@ -126,7 +125,7 @@ fn each_queue_is_open_once() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn refusals_name_the_cause() {
     needs_root!();
     let lab = lab();
     let name = lab.server.interface();
@@ -146,7 +145,7 @@ fn what_is_wrong_is_named() {
     assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NetworkDown);
 }
 
-/// Packets would come to queues beside which there is none to send from, and none of ours to receive at.
+/// With fewer transmit than receive queues, packets would come to a queue that cannot send answers.
 #[test]
 fn more_queues_to_receive_than_to_send_are_refused() {
     needs_root!();
@@ -162,7 +161,7 @@ fn more_queues_to_receive_than_to_send_are_refused() {
     let error = host.enter(|| Xdp::open("v0").err()).unwrap().unwrap();
     assert!(matches!(error, Error::Unpaired { rx: 4, tx: 1, .. }), "{error}");
     assert!(error.to_string().contains("`ethtool -L v0`"), "{error}");
-    // The other way round each has its own.
+    // With more transmit queues each receive queue has its own.
     run(
         "link add v2 numrxqueues 2 numtxqueues 4 type veth peer name v3 numrxqueues 4 numtxqueues 2",
     );
@@ -172,7 +171,7 @@ fn more_queues_to_receive_than_to_send_are_refused() {
 }
 
 #[test]
-fn a_packet_that_fits_no_frame_is_refused() {
+fn an_mtu_larger_than_a_frame_is_refused() {
     needs_root!();
     let lab = Lab::builder().mtu(9000).build().unwrap();
     match refusal(&lab.server, lab.server.interface()) {
@@ -181,7 +180,7 @@ fn a_packet_that_fits_no_frame_is_refused() {
     }
 }
 
-/// Keeps only these capabilities of the calling thread.
+/// Keeps only these capabilities in the calling thread.
 fn keep_capabilities(kept: &[u32]) {
     let header: [u32; 2] = [0x2008_0522, 0];
     let mut sets = [0u32; 6];
@@ -196,7 +195,7 @@ fn keep_capabilities(kept: &[u32]) {
 }
 
 #[test]
-fn the_rights_that_are_asked_for_are_enough() {
+fn the_documented_capabilities_are_enough() {
     const NET_ADMIN: u32 = 12;
     const NET_RAW: u32 = 13;
     const PERFMON: u32 = 38;
@@ -212,7 +211,7 @@ fn the_rights_that_are_asked_for_are_enough() {
 }
 
 #[test]
-fn missing_capabilities_are_named_and_nothing_is_left() {
+fn missing_capabilities_are_named_and_nothing_is_left_attached() {
     needs_root!();
     let lab = lab();
     let name = lab.server.interface();

@@ -1,4 +1,4 @@
-//! AF_XDP on a veth: our ports' packets come to us, all else stays the kernel's.
+//! AF_XDP on a veth: packets for our ports come to us, all others go to the kernel.
 
 mod xdp_support;
 
@@ -66,13 +66,13 @@ fn a_kernel_client_is_answered() {
     assert_eq!(station.nic.info().mac, MacAddr(lab.server.mac()));
     assert_eq!(station.nic.info().ifindex, Some(lab.server.ifindex()));
     let client = kernel_socket(&lab.client, 0);
-    // More than there are frames: each is used again.
+    // More datagrams than there are frames: each frame is used again.
     let echoed = while_echoing(station.queue, || ping_pong(&client, station.address, 5000));
     assert_eq!(echoed, 5000);
 }
 
 #[test]
-fn generic_mode_answers_too() {
+fn a_client_is_answered_in_generic_mode() {
     needs_root!();
     let lab = lab();
     let host = &lab.server;
@@ -137,7 +137,7 @@ fn other_ports_and_ping_stay_with_the_kernel() {
     assert_eq!(echoed, 10);
 }
 
-/// Until the steering is told, and after it is told to stop, the port is the kernel's.
+/// Before the port is steered, and after the last user is gone, the port is the kernel's.
 #[test]
 fn steering_counts_its_users() {
     needs_root!();
@@ -155,11 +155,11 @@ fn steering_counts_its_users() {
     let mut buffer = [0; 16];
     assert_eq!(kernel.recv(&mut buffer).unwrap(), 6);
     assert_eq!(&buffer[..6], b"theirs");
-    steering.remove(UDP, station.address); // once too often: no harm
+    steering.remove(UDP, station.address); // once too often: no effect
     assert_eq!(station.queue.rx.poll(64, &mut |_| ()), 0);
 }
 
-/// Whether the first packet of a connection from the client's `port` comes to us; otherwise the kernel answers it.
+/// Whether the first packet of a connection from the client's `port` comes to us; if not, the kernel answers it.
 fn comes_to_us(lab: &Lab, station: &mut Station, port: u16) -> bool {
     let socket = lab.client.enter(|| syn(lab.client.ipv4(), port, station.address)).unwrap();
     let mut ours = false;
@@ -176,7 +176,7 @@ fn comes_to_us(lab: &Lab, station: &mut Station, port: u16) -> bool {
     }
 }
 
-/// Begins to connect; nothing is left of it when it is dropped.
+/// Begins to connect; dropping the descriptor leaves no connection.
 fn syn(own: Ipv4Addr, port: u16, to: SocketAddr) -> OwnedFd {
     let SocketAddr::V4(to) = to else { panic!("IPv4 only") };
     let address = |at: SocketAddrV4| libc::sockaddr_in {
@@ -201,7 +201,7 @@ fn syn(own: Ipv4Addr, port: u16, to: SocketAddr) -> OwnedFd {
     }
 }
 
-/// One connection of a port is steered, or is not, whatever the rest of the port is.
+/// A single connection of a port can be steered or not, independent of the rest of the port.
 #[test]
 fn connections_are_steered_on_their_own() {
     needs_root!();
@@ -232,13 +232,13 @@ fn connections_are_steered_on_their_own() {
     steering.remove(6, local);
     ours([false, true, false]);
     steering.remove_connection(local, b);
-    // What was left is forgotten.
+    // The remaining entries were forgotten.
     steering.add(6, local).unwrap();
     ours([true, true, true]);
 }
 
 #[test]
-fn a_full_map_says_so() {
+fn a_full_ports_map_is_an_error() {
     needs_root!();
     let lab = lab();
     let station = station(&lab.server);
@@ -248,11 +248,11 @@ fn a_full_map_says_so() {
         .find_map(|(protocol, port)| {
             station.steering.add(protocol, (lab.server.ipv4(), port).into()).err()
         })
-        .expect("the map has an end");
+        .expect("the map has a limit");
     assert!(error.to_string().contains("entries are taken"), "{error}");
 }
 
-/// A router with a steered port forwards the same port to others, and fragments go to the kernel.
+/// A router with a steered port still forwards packets to that port on other hosts, and fragments go to the kernel.
 #[test]
 fn forwarded_packets_and_fragments_are_not_taken() {
     needs_root!();
@@ -290,9 +290,9 @@ fn forwarded_packets_and_fragments_are_not_taken() {
     assert_eq!(taken, 1);
 }
 
-/// The kernel counts what finds no room, here the last of ten more than there are frames.
+/// The kernel counts packets without room; here the last of ten more than there are frames.
 #[test]
-fn what_the_ring_has_no_room_for_is_counted() {
+fn packets_that_the_ring_has_no_room_for_are_counted() {
     needs_root!();
     let lab = lab();
     let open = || Xdp::builder(lab.server.interface()).rx_frames(64).open();
@@ -341,11 +341,11 @@ fn tagged_frames_are_left_to_the_kernels_vlan_interfaces() {
         seen.push(bytes[bytes.len() - 1]);
         seen.last() == Some(&0)
     });
-    // veth has no VLAN offload towards XDP: the tags are in the frame.
+    // veth has no VLAN offload for XDP: the tags are in the frame.
     assert_eq!(seen, [0]);
 }
 
-/// Options are no matter; a length that cannot be is the kernel's to refuse.
+/// Packets with options are taken; a packet with an impossible length is left to the kernel.
 #[test]
 fn headers_of_every_length_are_read() {
     needs_root!();
@@ -353,7 +353,7 @@ fn headers_of_every_length_are_read() {
     let mut server = station(&lab.server);
     let mut client = station(&lab.client);
     let macs = (MacAddr(lab.client.mac()), MacAddr(lab.server.mac()));
-    // The header's first byte, its words of options, and its bytes about fragments.
+    // The header's first byte, its words of options, and its fragment field.
     let headers = [
         (0x46, 1, [0, 0]),
         (0x4f, 10, [0x40, 0]),
@@ -381,7 +381,7 @@ fn headers_of_every_length_are_read() {
     assert_eq!(seen, [0, 1, 8]);
 }
 
-/// A kernel peer on veth leaves the checksum to hardware that is not there; the driver warns of it.
+/// A kernel peer on veth leaves the checksum to hardware that does not exist; the driver flags it.
 #[test]
 fn partial_checksums_are_flagged() {
     needs_root!();
@@ -403,7 +403,7 @@ fn partial_checksums_are_flagged() {
     assert_eq!(flagged, Some(Checksum::MaybePartial));
 }
 
-/// The descriptor is readable while frames wait, and says so even when they came before anyone looked.
+/// The descriptor is readable while frames wait, even if they came before the first poll.
 #[test]
 fn the_interrupt_is_level_triggered() {
     needs_root!();
@@ -417,12 +417,12 @@ fn the_interrupt_is_level_triggered() {
             client.send_to(&[i], station.address).unwrap();
         }
         station.queue
-        // Nic and steering are dropped here: the queue alone keeps program and socket alive.
+        // The NIC and the steering are dropped here: the queue alone keeps the program and the socket alive.
     };
     assert!(is_readable(interrupt.fd(), Duration::from_secs(10)));
     let mut order = Vec::new();
     while order.len() < 5 {
-        // Never more than the budget.
+        // Never more frames than the budget.
         let n = rx.poll(2, &mut |frame| order.push(frame.bytes[42]));
         assert!(n <= 2);
         if order.len() < 5 {
@@ -436,9 +436,9 @@ fn the_interrupt_is_level_triggered() {
     assert!(!is_readable(interrupt.fd(), Duration::ZERO));
 }
 
-/// Everything pushed goes out, more than a system call sends.
+/// All pushed frames are sent, more than one system call sends.
 #[test]
-fn a_burst_goes_out_whole() {
+fn a_burst_is_sent_whole() {
     needs_root!();
     let lab = lab();
     let mut server = station(&lab.server);
@@ -460,17 +460,17 @@ fn a_burst_goes_out_whole() {
     client.queue.tx.flush();
     thread::sleep(Duration::from_millis(50));
     received += server.queue.rx.poll(4096, &mut |_| ());
-    // Where its softirq is late, veth drops what its ring has no room for.
+    // If its softirq is late, veth drops frames that its ring has no room for.
     assert!(received > pushed / 2, "{received} of {pushed}");
 }
 
 #[test]
-fn a_full_ring_says_so() {
+fn a_full_transmit_ring_is_reported() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
     let mut client = station(&lab.client);
-    // Nothing goes out any more.
+    // From here on no frame is sent.
     let mut down = lab.client.command("ip");
     let down = down.args(["link", "set", lab.client.interface(), "down"]).status();
     assert!(down.unwrap().success());
@@ -498,10 +498,10 @@ fn large_frames_for_a_large_mtu() {
     });
 }
 
-/// The link goes down and comes back: so does the traffic. The interface vanishes: nothing hangs, and
-/// the descriptor does not cry wolf.
+/// The link goes down and comes up again, and so does the traffic. The interface vanishes: nothing hangs, and the
+/// descriptor does not wake for nothing.
 #[test]
-fn an_interface_may_go_down_and_away() {
+fn a_link_that_goes_down_or_vanishes_hangs_nothing() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -518,12 +518,12 @@ fn an_interface_may_go_down_and_away() {
     };
     must_ip(&lab.server, &format!("link set {name} down"));
     for _ in 0..3000 {
-        let _ = send(&mut station.queue); // until the ring is full, and on
+        let _ = send(&mut station.queue); // until the ring is full, and beyond
     }
     must_ip(&lab.server, &format!("link set {name} up"));
     let mut sent = false;
     for _ in 0..500 {
-        // The resolution that the link's fall forgot takes the kernel a moment.
+        // The kernel takes a moment to resolve the neighbour that it forgot when the link went down.
         let _ = client.send_to(b"back", station.address);
         sent |= station.queue.rx.poll(64, &mut |f| assert!(f.bytes.ends_with(b"back"))) > 0;
         if sent {
@@ -532,7 +532,7 @@ fn an_interface_may_go_down_and_away() {
         thread::sleep(Duration::from_millis(10));
     }
     assert!(sent, "no packet after the link came back");
-    // What waited on the ring goes with the next flush.
+    // Frames that waited on the ring are sent with the next flush.
     let _ = send(&mut station.queue);
     assert_eq!(client.recv(&mut [0; 64]).unwrap(), 18);
 

@@ -1,9 +1,9 @@
-//! A NIC that a test decides for, frame by frame: what it refuses to send is lost.
+//! A NIC that sends only the frames that a test accepts; the others are lost.
 
 use busypoll_stack::nic::{Info, Nic, Queue, RingFull, TxQueue};
 use std::{io, sync::Arc};
 
-/// Whether a frame goes out.
+/// Whether a frame is sent.
 pub type Verdict = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 pub struct Filter<N> {
@@ -55,7 +55,7 @@ impl TxQueue for Tx {
     }
 }
 
-/// The payload of a TCP segment over IPv4 in a frame; nothing for anything else.
+/// The payload of a TCP segment over IPv4 in a frame; empty for any other frame.
 pub fn tcp_payload(frame: &[u8]) -> &[u8] {
     if frame.get(12..14) != Some(&[8, 0]) || frame.get(23) != Some(&6) {
         return &[];

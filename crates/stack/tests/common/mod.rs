@@ -1,4 +1,4 @@
-//! Two hosts on a cable, and CPUs for their users.
+//! Two hosts on a cable, and the CPUs of the test.
 #![allow(dead_code)] // each test file uses its own part
 
 use busypoll_stack::{Host, TcpListener, TcpStream, UdpSocket, nic::cable};
@@ -14,8 +14,8 @@ pub fn hosts() -> (Host, Host) {
     (one, two)
 }
 
-/// Connected sockets, one on each host, whose hosts have found each other: as with any kernel, of a burst
-/// to an unknown neighbour only the first datagrams wait for it.
+/// Connected sockets, one on each host, after neighbour resolution: as in any kernel, only the first datagrams of a
+/// burst to an unknown neighbour wait for it.
 pub fn sockets(one: &Host, two: &Host) -> (UdpSocket, UdpSocket) {
     let left = UdpSocket::bind(one, "10.0.0.1:0").expect("bind");
     let right = UdpSocket::bind(two, "10.0.0.2:0").expect("bind");
@@ -49,7 +49,7 @@ pub fn cpus() -> Vec<usize> {
     }
 }
 
-/// Binds the calling thread, and those it starts, to one CPU.
+/// Pins the calling thread, and those it starts, to one CPU.
 pub fn pin(cpu: usize) {
     // SAFETY: an empty set with one CPU added, for the calling thread.
     unsafe {

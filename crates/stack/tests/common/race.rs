@@ -1,4 +1,4 @@
-//! Threads that go round beside each other until each has come far enough.
+//! Threads that run at the same time until each has made enough progress.
 
 use std::{
     array,
@@ -10,44 +10,45 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Calls `run` with the ground, a thread's number and how far that one has come, which returns how far it is now: again
-/// and again, on `N` threads, until `enough`. While they end, `meanwhile` goes round here. How far each has come.
+/// Calls `run` again and again on `N` threads until `enough`. It gets the shared state, the thread's number and the
+/// thread's progress so far, and returns the new progress. While the threads end, `meanwhile` runs here. Returns each
+/// thread's progress.
 ///
-/// Who panics, or takes longer than `limit`, ends it with a panic.
+/// Panics if a thread panics or if it takes longer than `limit`.
 pub fn race<G: Send + Sync + 'static, const N: usize>(
-    ground: &Arc<G>,
+    shared: &Arc<G>,
     limit: Duration,
     run: fn(&G, usize, u64) -> u64,
     enough: impl Fn([u64; N]) -> bool,
     mut meanwhile: impl FnMut(),
 ) -> [u64; N] {
     let over = Arc::new(AtomicBool::new(false));
-    let come: Arc<[AtomicU64; N]> = Arc::new([const { AtomicU64::new(0) }; N]);
+    let progress: Arc<[AtomicU64; N]> = Arc::new([const { AtomicU64::new(0) }; N]);
     let threads: Vec<_> = (0..N)
         .map(|runner| {
-            let (ground, over, come) = (ground.clone(), over.clone(), come.clone());
+            let (shared, over, progress) = (shared.clone(), over.clone(), progress.clone());
             thread::spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    let so_far = come[runner].load(Ordering::Relaxed);
-                    come[runner].store(run(&ground, runner, so_far), Ordering::Relaxed);
+                    let so_far = progress[runner].load(Ordering::Relaxed);
+                    progress[runner].store(run(&shared, runner, so_far), Ordering::Relaxed);
                 }
             })
         })
         .collect();
-    let far = || array::from_fn(|at| come[at].load(Ordering::Relaxed));
-    // Who never gets there hangs.
+    let all_progress = || array::from_fn(|at| progress[at].load(Ordering::Relaxed));
+    // A thread that does not progress hangs.
     let late = Instant::now() + limit;
-    while !enough(far()) && !threads.iter().any(|thread| thread.is_finished()) {
-        assert!(Instant::now() < late, "somebody hangs, or is starved: {come:?}");
+    while !enough(all_progress()) && !threads.iter().any(|thread| thread.is_finished()) {
+        assert!(Instant::now() < late, "a thread hangs, or is starved: {progress:?}");
         thread::sleep(Duration::from_millis(5));
     }
     over.store(true, Ordering::Relaxed);
     while !threads.iter().all(|thread| thread.is_finished()) {
-        assert!(Instant::now() < late, "somebody hangs: {come:?}");
+        assert!(Instant::now() < late, "a thread hangs: {progress:?}");
         meanwhile();
     }
     for thread in threads {
         thread.join().unwrap();
     }
-    far()
+    all_progress()
 }

@@ -1,4 +1,4 @@
-//! Two worlds where one script runs, and the log of what it saw there.
+//! Two worlds, the kernel's and ours, in which a script runs, and the log of its results.
 
 use crate::common::{hosts, sockets};
 use busypoll_stack::{Events, Host, PollFd, Socket, TcpListener, TcpStream, poll};
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a script may do with a socket: the calls of the C library, by their names.
+/// The calls that a script may make on a socket, by the names of the C library.
 pub trait Tcp: Sized {
     fn bind(&self, local: SocketAddr) -> io::Result<()>;
     fn listen(&self, backlog: i32) -> io::Result<()>;
@@ -30,7 +30,7 @@ pub trait Tcp: Sized {
     fn set_linger(&self, seconds: Option<u64>) -> io::Result<()>;
     fn setsockopt(&self, level: i32, name: i32, value: i32) -> io::Result<()>;
     fn getsockopt(&self, level: i32, name: i32) -> io::Result<i32>;
-    /// What poll(2) says at this moment when asked for everything.
+    /// The events of poll(2) now, with all events requested.
     fn poll(&self) -> u32;
 
     fn take_error(&self) -> io::Result<i32> {
@@ -55,7 +55,7 @@ pub trait World {
 
 const EVERYTHING: libc::c_short = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
 
-/// The kernel, with itself for a peer.
+/// The kernel, which is its own peer.
 pub struct Kernel;
 
 pub struct KernelSocket(OwnedFd);
@@ -236,7 +236,7 @@ impl World for Kernel {
 /// Ours: two hosts on a cable.
 pub struct Cable([Host; 2]);
 
-/// One of ours, which becomes a listener when it is told to.
+/// One of our sockets, which becomes a listener by `listen`.
 pub struct OurSocket(RefCell<Kind>);
 
 enum Kind {
@@ -249,13 +249,13 @@ fn invalid<T>(errno: i32) -> io::Result<T> {
     Err(io::Error::from_raw_os_error(errno))
 }
 
-/// Makes the same call on whatever it is.
+/// Makes the same call on either kind.
 macro_rules! either {
     ($socket:expr, $it:ident => $call:expr) => {
         match &*$socket.0.borrow() {
             Kind::Stream($it) => $call,
             Kind::Listener($it) => $call,
-            Kind::Gone => panic!("listening has failed before"),
+            Kind::Gone => panic!("an earlier listen has failed"),
         }
     };
     ($socket:expr, $it:ident => $call:expr, listener: $errno:ident) => {
@@ -369,7 +369,7 @@ impl World for Cable {
     }
 }
 
-/// What a script saw, line by line.
+/// The results of a script, line by line.
 #[derive(Default, PartialEq, Eq)]
 pub struct Log(Vec<String>);
 
@@ -392,7 +392,7 @@ impl Log {
         self.note(step, got.map(|len| String::from_utf8_lossy(&buffer[..len]).into_owned()));
     }
 
-    /// The events of poll(2), all of them, once `awaited` are there.
+    /// All events of poll(2), after `awaited` have come.
     pub fn events(&mut self, step: &str, socket: &impl Tcp, awaited: u32) {
         let deadline = Instant::now() + Duration::from_secs(5);
         let mut events = socket.poll();
@@ -422,14 +422,14 @@ pub fn same(kernel: impl FnOnce(&Kernel, &mut Log), ours: impl FnOnce(&Cable, &m
     let (mut theirs, mut mine) = (Log::default(), Log::default());
     kernel(&Kernel, &mut theirs);
     let (one, two) = hosts();
-    // They know each other from here on, as the kernel knows itself.
+    // The hosts have each other's neighbour entry from here on, as the kernel needs none for itself.
     drop(sockets(&one, &two));
     ours(&Cable([one, two]), &mut mine);
     for (theirs, mine) in theirs.0.iter().zip(&mine.0) {
         let differ = if theirs == mine { " " } else { "!" };
         println!("{differ} {theirs:40} | {mine}");
     }
-    assert!(theirs == mine, "left the kernel, right ours; ! where they differ");
+    assert!(theirs == mine, "left the kernel, right ours; ! marks a difference");
 }
 
 /// Makes a test of a script.

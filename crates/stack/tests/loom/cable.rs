@@ -1,4 +1,4 @@
-//! The cable: slots change hands without a race, and the doorbell meets the unmasking.
+//! The cable: slots change owners without a race, and the doorbell against the unmask.
 
 use crate::{
     check,
@@ -36,9 +36,9 @@ fn frames_cross_in_order_through_slots_used_again() {
 }
 
 #[test]
-fn a_receiver_that_sleeps_on_the_line_gets_every_frame() {
-    // Frames from two rings' worth of doorbells: an interrupt that fires late, after its frame was taken
-    // and the line unmasked again, may wake for nothing, but not for ever (loom's bound on branches).
+fn a_receiver_that_sleeps_on_the_interrupt_line_gets_every_frame() {
+    // The frames come with doorbells over two rounds of the ring. An interrupt that fires late, after its frame was
+    // taken and the line unmasked again, may cause an empty wake-up, but not for ever (loom's bound on branches).
     check(Some(3), || {
         let ring = Ring::new(4);
         let mut receiver = RingReceiver::new(ring.clone());
@@ -63,7 +63,7 @@ fn a_receiver_that_sleeps_on_the_line_gets_every_frame() {
 }
 
 #[test]
-fn a_line_that_fired_late_falls_silent() {
+fn an_interrupt_line_that_fired_late_does_not_fire_for_ever() {
     check(Some(3), || {
         let ring = Ring::new(2);
         let mut receiver = RingReceiver::new(ring.clone());
@@ -84,9 +84,9 @@ fn a_line_that_fired_late_falls_silent() {
             }
         }
         sender.join().unwrap();
-        // The ring is empty and nobody sends: at most one echo, then quiet.
+        // The ring is empty and there is no sender: at most one late interrupt, then silence.
         ring.line.mask();
         assert!(ring.unmask());
-        assert!(!readable(), "it would wake for nothing for ever");
+        assert!(!readable(), "it would fire without a frame for ever");
     });
 }

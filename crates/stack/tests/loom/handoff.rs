@@ -1,6 +1,6 @@
-//! Who sees to the queue: the interrupt thread, leaders, pollers that leave. The context, the thread's loop
-//! and the line are the product's files; a packet left on the ring with everybody asleep is a deadlock,
-//! which loom reports.
+//! Which thread takes the packets of a queue: the interrupt thread, leaders, or pollers that leave. The context, the
+//! thread's loop and the interrupt line are the product's files. A packet left in the ring while all threads sleep is a
+//! deadlock, which loom reports.
 
 use crate::{
     check,
@@ -14,7 +14,7 @@ use crate::{
 };
 use loom::{sync::Mutex, thread};
 
-/// Two sockets; a frame's byte says which one it is for.
+/// Two sockets; the frame's byte selects the socket.
 #[derive(Clone, Default)]
 struct Sockets(Arc<[Mutex<Socket>; 2]>);
 
@@ -43,7 +43,7 @@ impl Sockets {
         self.0[at].lock().unwrap().packets
     }
 
-    /// A blocking receive; `sleep` is called with the queue empty and the waiter known.
+    /// A blocking receive; `sleep` is called with the socket empty and the waiter registered.
     fn receive_by(&self, at: usize, waiter: &Arc<Waiter>, sleep: impl Fn(&Arc<Waiter>)) {
         loop {
             waiter.start();
@@ -61,7 +61,7 @@ impl Sockets {
     }
 }
 
-struct Stage {
+struct Model {
     context: Arc<Context>,
     sockets: Sockets,
     sender: RingSender,
@@ -70,8 +70,8 @@ struct Stage {
     guard: thread::JoinHandle<()>,
 }
 
-impl Stage {
-    fn set() -> Stage {
+impl Model {
+    fn new() -> Model {
         let ring = Ring::new(4);
         let sockets = Sockets::default();
         let context = napi::context(&ring, std::sync::Arc::new(sockets.clone()));
@@ -84,10 +84,10 @@ impl Stage {
             let (context, watchdog) = (context.clone(), watchdog.clone());
             thread::spawn(move || napi::serve(&context, &watchdog))
         };
-        Stage { context, sockets, sender: RingSender::new(ring), napi, watchdog, guard }
+        Model { context, sockets, sender: RingSender::new(ring), napi, watchdog, guard }
     }
 
-    /// A thread that receives so many packets of a socket, asleep as the context has it sleep.
+    /// A thread that receives `packets` packets of a socket and sleeps on the context.
     fn receiver(&self, at: usize, packets: usize) -> thread::JoinHandle<()> {
         let (context, sockets) = (self.context.clone(), self.sockets.clone());
         thread::spawn(move || {
@@ -100,7 +100,7 @@ impl Stage {
         })
     }
 
-    /// A thread that busy polls so many times and then leaves for good.
+    /// A thread that busy polls `times` times and does not come back.
     fn poller(&self, times: usize) -> thread::JoinHandle<()> {
         let context = self.context.clone();
         thread::spawn(move || {
@@ -110,7 +110,7 @@ impl Stage {
         })
     }
 
-    /// Waits for a packet of a socket and does nothing for it.
+    /// Waits for a packet of a socket without driving the queue.
     fn await_delivery(&self, at: usize) {
         let waiter = Arc::new(Waiter::new().unwrap());
         self.sockets.receive_by(at, &waiter, |waiter| {
@@ -118,7 +118,7 @@ impl Stage {
         });
     }
 
-    /// Closes the context; whoever it served may still be at it. Its peer can go on sending.
+    /// Closes the context; threads it served may still run. The peer can go on sending.
     fn close(self) -> RingSender {
         napi::disable(&self.context);
         napi::stop(&self.context);
@@ -130,7 +130,7 @@ impl Stage {
 }
 
 #[test]
-fn a_leader_that_leaves_and_a_thread_that_rests_do_not_both_leave_it_to_the_other() {
+fn a_leaving_leader_and_a_resting_interrupt_thread_do_not_both_drop_the_queue() {
     for heir in [Heir::Leader, Heir::Sleepers, Heir::Nobody] {
         check(None, move || {
             let handoff = Arc::new(Handoff::new());
@@ -146,129 +146,129 @@ fn a_leader_that_leaves_and_a_thread_that_rests_do_not_both_leave_it_to_the_othe
 }
 
 #[test]
-fn the_interrupt_thread_delivers_alone() {
+fn the_interrupt_thread_delivers_without_a_leader() {
     check(Some(3), || {
-        let mut stage = Stage::set();
+        let mut model = Model::new();
         for _ in 0..2 {
-            stage.sender.send(0);
-            stage.await_delivery(0);
+            model.sender.send(0);
+            model.await_delivery(0);
         }
-        stage.close();
+        model.close();
     });
 }
 
 #[test]
-fn what_a_leaving_poller_left_is_delivered() {
+fn packets_left_by_a_leaving_poller_are_delivered() {
     check(Some(1), || {
-        let mut stage = Stage::set();
-        let poller = stage.poller(1);
-        stage.sender.send(0);
-        stage.sender.send(0);
-        stage.await_delivery(0);
-        stage.await_delivery(0);
+        let mut model = Model::new();
+        let poller = model.poller(1);
+        model.sender.send(0);
+        model.sender.send(0);
+        model.await_delivery(0);
+        model.await_delivery(0);
         poller.join().unwrap();
-        stage.close();
+        model.close();
     });
 }
 
 #[test]
-fn what_is_left_to_pollers_that_have_gone_is_the_watchdogs() {
-    // The interrupt thread finds the queue polled, at every moment of the watchdog's own.
+fn the_watchdog_serves_a_queue_whose_pollers_have_gone() {
+    // The interrupt thread finds the queue polled recently, whenever the watchdog kicks it.
     check(Some(2), || {
-        let mut stage = Stage::set();
-        napi::note_poll(&stage.context);
-        stage.sender.send(0);
-        stage.await_delivery(0);
-        stage.close();
+        let mut model = Model::new();
+        napi::note_poll(&model.context);
+        model.sender.send(0);
+        model.await_delivery(0);
+        model.close();
     });
 }
 
 #[test]
-fn where_nobody_sleeps_the_queue_is_left_to_its_poller_for_longer() {
+fn without_sleepers_the_queue_is_left_to_its_poller_for_longer() {
     check(Some(1), || {
-        let stage = Stage::set();
+        let model = Model::new();
         let micros = std::time::Duration::from_micros;
-        napi::note_poll(&stage.context);
-        assert!(napi::is_left(&stage.context, micros(799)));
-        assert!(!napi::is_left(&stage.context, micros(800)));
-        assert!(napi::lead(&stage.context));
-        assert!(napi::is_left(&stage.context, micros(199)));
-        assert!(!napi::is_left(&stage.context, micros(200)));
-        stage.close();
+        napi::note_poll(&model.context);
+        assert!(napi::is_left(&model.context, micros(799)));
+        assert!(!napi::is_left(&model.context, micros(800)));
+        assert!(napi::lead(&model.context));
+        assert!(napi::is_left(&model.context, micros(199)));
+        assert!(!napi::is_left(&model.context, micros(200)));
+        model.close();
     });
 }
 
 #[test]
 fn a_leader_is_woken_by_every_packet() {
     check(Some(2), || {
-        let mut stage = Stage::set();
-        let leader = stage.receiver(0, 2);
-        stage.sender.send(0);
-        stage.sender.send(0);
+        let mut model = Model::new();
+        let leader = model.receiver(0, 2);
+        model.sender.send(0);
+        model.sender.send(0);
         leader.join().unwrap();
-        stage.close();
+        model.close();
     });
 }
 
 #[test]
-fn after_a_leader_the_thread_delivers() {
+fn after_a_leader_the_interrupt_thread_delivers() {
     check(Some(2), || {
-        let mut stage = Stage::set();
-        let leader = stage.receiver(0, 1);
-        stage.sender.send(0);
-        stage.sender.send(1);
-        stage.await_delivery(1);
+        let mut model = Model::new();
+        let leader = model.receiver(0, 1);
+        model.sender.send(0);
+        model.sender.send(1);
+        model.await_delivery(1);
         leader.join().unwrap();
-        stage.close();
+        model.close();
     });
 }
 
 #[test]
-fn a_leader_and_a_poller_that_leaves() {
+fn a_leader_takes_packets_left_by_a_leaving_poller() {
     check(Some(1), || {
-        let mut stage = Stage::set();
-        let leader = stage.receiver(0, 1);
-        let poller = stage.poller(1);
-        stage.sender.send(1);
-        stage.sender.send(0);
+        let mut model = Model::new();
+        let leader = model.receiver(0, 1);
+        let poller = model.poller(1);
+        model.sender.send(1);
+        model.sender.send(0);
         leader.join().unwrap();
         poller.join().unwrap();
-        stage.close();
+        model.close();
     });
 }
 
 #[test]
-fn one_leader_follows_the_other() {
-    // Four threads: one preemption is enough for what went wrong here once (see `Handoff::resign`).
+fn a_second_leader_takes_over_from_the_first() {
+    // Four threads: one preemption finds the bug that `Handoff::resign` once had.
     check(Some(1), || {
-        let mut stage = Stage::set();
-        let leaders = [stage.receiver(0, 1), stage.receiver(1, 1)];
-        stage.sender.send(0);
-        stage.sender.send(1);
+        let mut model = Model::new();
+        let leaders = [model.receiver(0, 1), model.receiver(1, 1)];
+        model.sender.send(0);
+        model.sender.send(1);
         leaders.into_iter().for_each(|leader| leader.join().unwrap());
-        // Both are gone: the thread has the queue again.
-        stage.sender.send(0);
-        stage.await_delivery(0);
-        stage.close();
+        // Both leaders are gone: the interrupt thread has the queue again.
+        model.sender.send(0);
+        model.await_delivery(0);
+        model.close();
     });
 }
 
 #[test]
-fn a_context_is_closed_over_a_leader_that_sleeps() {
+fn a_context_can_be_closed_while_a_leader_sleeps() {
     check(Some(1), || {
-        let mut stage = Stage::set();
+        let mut model = Model::new();
         let waiter = Arc::new(Waiter::new().unwrap());
         waiter.start();
         let leader = {
-            let (context, waiter) = (stage.context.clone(), waiter.clone());
+            let (context, waiter) = (model.context.clone(), waiter.clone());
             thread::spawn(move || context.sleep(&waiter, None, &mut Outside::nothing()))
         };
-        let sockets = stage.sockets.clone();
-        stage.sender.send(0);
-        let mut sender = stage.close();
+        let sockets = model.sockets.clone();
+        model.sender.send(0);
+        let mut sender = model.close();
         let delivered = sockets.packets(0);
         sender.send(0);
-        // What closes a context sees to those who sleep there, too: nothing else ends their sleep.
+        // The code that closes a context also wakes its sleepers: nothing else ends their sleep.
         waiter.wake();
         assert_eq!(leader.join().unwrap(), Wake::Woken);
         assert_eq!(sockets.packets(0), delivered, "delivered by a closed context");
@@ -276,13 +276,13 @@ fn a_context_is_closed_over_a_leader_that_sleeps() {
 }
 
 #[test]
-fn a_context_is_closed_over_a_poller_in_a_pass() {
+fn a_context_can_be_closed_during_a_pollers_pass() {
     check(Some(1), || {
-        let mut stage = Stage::set();
-        let (context, sockets) = (stage.context.clone(), stage.sockets.clone());
-        let poller = stage.poller(2);
-        stage.sender.send(0);
-        let mut sender = stage.close();
+        let mut model = Model::new();
+        let (context, sockets) = (model.context.clone(), model.sockets.clone());
+        let poller = model.poller(2);
+        model.sender.send(0);
+        let mut sender = model.close();
         let delivered = sockets.packets(0);
         sender.send(0);
         poller.join().unwrap();

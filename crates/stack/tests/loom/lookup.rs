@@ -1,5 +1,5 @@
-//! Lookups without a lock, against changes: what a reader has found lives as long as it reads, and what nobody reads is
-//! freed at once.
+//! Lookups without a lock against changes: a value that a reader has found lives while the reader uses it, and a value
+//! without readers is freed at once.
 
 use crate::{
     check,
@@ -10,14 +10,14 @@ use crate::{
 use loom::thread;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What a structure holds: its drop is a write that no reader may meet.
+/// A value in the structure: its drop is a write that no reader may race with.
 struct Value {
     number: u64,
     alive: Arc<UnsafeCell<bool>>,
     left: Arc<AtomicU64>,
 }
 
-// SAFETY: `alive` is read by readers, and written when none is left; loom checks it.
+// SAFETY: `alive` is read by readers, and written when none is left; loom checks that.
 unsafe impl Send for Value {}
 // SAFETY: as above.
 unsafe impl Sync for Value {}
@@ -29,7 +29,7 @@ impl Value {
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: we read. Loom checks it.
+        // SAFETY: a read. Loom checks it.
         assert!(self.alive.with(|alive| unsafe { *alive }), "read after it was freed");
         self.number
     }
@@ -43,7 +43,7 @@ impl Drop for Value {
     }
 }
 
-/// A key is its own hash: models choose which keys meet in one slot.
+/// A key is its own hash: the models choose which keys share a slot.
 #[derive(Default)]
 struct Plain(u64);
 
@@ -82,7 +82,7 @@ fn get(table: &Model, key: u64) -> Option<u64> {
     table.read().get(&key).map(Value::read)
 }
 
-/// One thread unlinks and retires what others read; `places` of them have a place.
+/// One thread unlinks and retires a value that others read; `places` readers have a slot.
 fn unlinking(readers: usize, places: usize, preemptions: Option<usize>) {
     check(preemptions, move || {
         let left = Arc::new(AtomicU64::new(0));
@@ -93,7 +93,7 @@ fn unlinking(readers: usize, places: usize, preemptions: Option<usize>) {
             |(domain, value): (Arc<Domain<Box<Value>>>, Arc<crate::sync::AtomicPtr<Value>>)| {
                 move || {
                     let _section = domain.enter();
-                    // SAFETY: what a section reaches stays.
+                    // SAFETY: a value reached in a read section is not freed during it.
                     if let Some(value) = unsafe { value.load(Ordering::Acquire).as_ref() } {
                         assert_eq!(value.read(), 1);
                     }
@@ -102,26 +102,26 @@ fn unlinking(readers: usize, places: usize, preemptions: Option<usize>) {
         let readers: Vec<_> =
             (0..readers).map(|_| thread::spawn(read((domain.clone(), value.clone())))).collect();
         let old = value.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: made by `into_raw`, and unlinked by us alone.
+        // SAFETY: made by `into_raw`, and unlinked only by this thread.
         domain.retire(unsafe { Box::from_raw(old) });
         readers.into_iter().for_each(|reader| reader.join().unwrap());
-        assert_eq!(left.load(Ordering::Relaxed), 0, "kept though nobody reads");
+        assert_eq!(left.load(Ordering::Relaxed), 0, "kept without a reader");
     });
 }
 
 #[test]
-fn what_a_reader_sees_is_kept_until_it_leaves_and_no_longer() {
+fn a_removed_value_lives_until_its_last_reader_leaves() {
     unlinking(1, 1, None);
     unlinking(2, 2, Some(3));
 }
 
 #[test]
-fn so_it_is_for_readers_that_find_no_place() {
+fn a_removed_value_lives_for_readers_without_a_slot_too() {
     unlinking(2, 1, Some(3));
 }
 
 #[test]
-fn a_reader_that_comes_again_does_not_keep_what_was_removed_before() {
+fn a_later_read_section_does_not_keep_a_value_removed_before() {
     check(Some(3), || {
         let left = Arc::new(AtomicU64::new(0));
         let table = table(1);
@@ -137,7 +137,7 @@ fn a_reader_that_comes_again_does_not_keep_what_was_removed_before() {
         assert!(remove(&table, 1));
         assert_eq!(get(&table, 1), None);
         reader.join().unwrap();
-        assert_eq!(left.load(Ordering::Relaxed), 0, "kept though nobody reads");
+        assert_eq!(left.load(Ordering::Relaxed), 0, "kept without a reader");
     });
 }
 
@@ -162,7 +162,7 @@ fn a_key_is_found_while_its_neighbours_come_and_go() {
     check(Some(3), || {
         let left = Arc::new(AtomicU64::new(0));
         let table = table(1);
-        // All of one slot: the last is found past the others.
+        // All in one slot: the last is found behind the others.
         for key in [8, 16, 24] {
             put(&table, key, Value::new(key, &left));
         }
@@ -208,7 +208,7 @@ fn keys_are_found_while_the_table_grows() {
 }
 
 #[test]
-fn of_two_who_enter_a_key_one_does() {
+fn of_two_insertions_of_a_key_one_succeeds() {
     check(Some(3), || {
         let left = Arc::new(AtomicU64::new(0));
         let table = table(1);

@@ -1,5 +1,5 @@
-//! `src/napi`, compiled over loom. Only the counters are not: they decide nothing, and each would double
-//! the schedules to explore.
+//! `src/napi`, compiled over loom, without the counters: they decide nothing, and each would double the schedules to
+//! explore.
 
 #[path = "../../src/napi/asleep.rs"]
 mod asleep;
@@ -60,37 +60,37 @@ pub(crate) fn watchdog() -> Arc<Watchdog> {
     Arc::new(Watchdog::new().unwrap())
 }
 
-/// The watchdog thread's life.
+/// The body of the watchdog thread.
 pub(crate) fn guard(watchdog: &Watchdog) {
     watchdog.run();
 }
 
-/// The interrupt thread's life.
+/// The body of the interrupt thread.
 pub(crate) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
     interrupt::serve(context, watchdog);
 }
 
-/// As if somebody had busy polled just now.
+/// Records a busy poll now.
 pub(crate) fn note_poll(context: &Context) {
     context.note_poll(crate::time::now(), false);
 }
 
-/// Whether it is still left to who polled just now, so long after that.
+/// Whether the queue is still left to pollers `after` the busy poll.
 pub(crate) fn is_left(context: &Context, after: std::time::Duration) -> bool {
     context.is_polled(crate::time::now() + after)
 }
 
-/// As if a thread had gone to sleep at it.
+/// Makes the caller the leader of the context.
 pub(crate) fn lead(context: &Context) -> bool {
     context.handoff.lead()
 }
 
-/// Ends it.
+/// Ends the interrupt thread.
 pub(crate) fn stop(context: &Context) {
     context.line.stop();
 }
 
-/// Ends the watchdog.
+/// Ends the watchdog thread.
 pub(crate) fn dismiss(watchdog: &Watchdog, context: &Arc<Context>) {
     watchdog.forget(context);
     watchdog.stop();

@@ -1,5 +1,5 @@
-//! A cable's ring whose slots loom can watch: the real one keeps them in raw memory. The turn numbers, the
-//! order of writes and the interrupt line are the cable's (`src/nic/cable.rs`); the line is its very file.
+//! A cable's ring with slots that loom can check: the real ring keeps them in raw memory. The turn numbers, the order
+//! of writes and the interrupt line are those of the cable (`src/nic/cable.rs`); the line is the product's own file.
 
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 use std::os::fd::BorrowedFd;
@@ -21,9 +21,9 @@ pub(crate) struct Ring {
     pub(crate) line: line::Line,
 }
 
-// SAFETY: as the cable's ring; here loom checks it.
+// SAFETY: as for the cable's ring; here loom checks it.
 unsafe impl Sync for Ring {}
-// SAFETY: bound to no thread.
+// SAFETY: not bound to a thread.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -62,7 +62,7 @@ impl RxQueue for RingReceiver {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
         let mut found = 0;
         while found < budget && self.ring.is_full(self.position) {
-            // SAFETY: the slot is full: ours until consumed. Loom checks it.
+            // SAFETY: the slot is full: owned by the receiver until consumed. Loom checks it.
             let frame = self.ring.slot(self.position).frame.with(|frame| unsafe { *frame });
             sink(Frame { bytes: &[frame], checksum: Checksum::Unverified });
             self.position = self.position.wrapping_add(1);
@@ -92,7 +92,7 @@ impl RingSender {
             return false;
         }
         let slot = self.ring.slot(self.position);
-        // SAFETY: the slot is free: ours until its turn is written. Loom checks it.
+        // SAFETY: the slot is free: owned by the sender until its turn is written. Loom checks it.
         slot.frame.with_mut(|to| unsafe { *to = frame });
         slot.turn.store(self.position.wrapping_add(1), Ordering::Release);
         self.position = self.position.wrapping_add(1);

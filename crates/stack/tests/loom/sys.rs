@@ -1,6 +1,5 @@
-//! `src/sys.rs` under loom: the real kernel's descriptors, asked without waiting; only the waiting is
-//! loom's. So loom finds the schedules in which everybody sleeps, and level, edge and one-shot mean what
-//! they mean to the kernel.
+//! `src/sys.rs` under loom: the real kernel's descriptors, polled without waiting; only the waiting is loom's. So loom
+//! finds schedules in which all threads sleep, and level, edge and one-shot have the kernel's meaning.
 
 use crate::time;
 use std::{os::fd::RawFd, time::Duration};
@@ -16,7 +15,7 @@ loom::lazy_static! {
 
 #[derive(Default)]
 struct Kernel {
-    /// Threads asleep, each on descriptors: an epoll instance is readable if it has events.
+    /// Threads asleep, each with its descriptors: an epoll instance is readable if it has events.
     asleep: loom::sync::Mutex<Vec<Sleeper>>,
 }
 
@@ -25,8 +24,8 @@ struct Sleeper {
     bell: std::sync::Arc<loom::sync::Condvar>,
 }
 
-/// A call that may make descriptors readable. It wakes whom the kernel would wake and nobody else: a thread
-/// that woke for nothing would be one more to choose from at every step.
+/// A call that may make descriptors readable. It wakes exactly the threads that the kernel would wake: each spurious
+/// wake-up would add schedules to explore at every step.
 fn change<R>(call: impl FnOnce() -> R) -> R {
     let mut asleep = KERNEL.asleep.lock().unwrap();
     let result = call();

@@ -1,4 +1,4 @@
-//! The table of contexts: lookups against removal, re-use of a slot, and the closing of what was found.
+//! The table of contexts: lookups against removal, reuse of a slot, and closing of a context that was found.
 
 use crate::{
     check,
@@ -56,19 +56,19 @@ fn one_of_two_removals_gets_the_entry() {
     });
 }
 
-/// What a context is to this model: its word and its queue.
+/// A context in this model: its ownership word and its queue.
 struct Entry {
     word: Word,
     open: UnsafeCell<bool>,
 }
 
-// SAFETY: `open` is touched by the word's owner, or by who disabled it; loom checks it.
+// SAFETY: `open` is accessed by the word's owner, or by the thread that disabled it; loom checks that.
 unsafe impl Sync for Entry {}
-// SAFETY: bound to no thread.
+// SAFETY: not bound to a thread.
 unsafe impl Send for Entry {}
 
 #[test]
-fn a_context_is_closed_while_others_look_it_up_and_poll_it() {
+fn a_context_can_be_closed_during_lookups_and_polls() {
     check(Some(3), || {
         let table = table(|_| {
             let word = Word::new();
@@ -79,7 +79,7 @@ fn a_context_is_closed_while_others_look_it_up_and_poll_it() {
             move || {
                 let Some(entry) = table.get(FIRST) else { return };
                 if entry.word.lock_poll().is_ok() {
-                    // SAFETY: we own it. Loom checks it.
+                    // SAFETY: this thread owns it. Loom checks it.
                     assert!(entry.open.with_mut(|open| unsafe { *open }), "polled a closed queue");
                     entry.word.unlock();
                 }
@@ -90,7 +90,7 @@ fn a_context_is_closed_while_others_look_it_up_and_poll_it() {
         while !entry.word.disable() {
             spin_wait();
         }
-        // SAFETY: disabled: nobody owns it, nobody will. Loom checks it.
+        // SAFETY: disabled: there is no owner and will be none. Loom checks it.
         entry.open.with_mut(|open| unsafe { *open = false });
         drop(entry);
         pollers.into_iter().for_each(|poller| poller.join().unwrap());

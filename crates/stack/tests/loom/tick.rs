@@ -1,5 +1,5 @@
-//! Timed work that is laid down while other work is done. The product's file; whoever does the work goes back to
-//! sleep until it says.
+//! Timed work that is added while other work is done. The deadline is the product's file. The thread that does the work
+//! then sleeps until the deadline it got.
 
 use crate::{
     check,
@@ -19,14 +19,14 @@ struct Work {
 }
 
 impl Work {
-    /// One piece is due.
+    /// One item is due.
     fn new() -> Arc<Work> {
         let work = Work { deadline: Deadline::never(), due: Mutex::new(vec![NOW]) };
         assert!(work.deadline.set(NOW));
         Arc::new(work)
     }
 
-    /// As `Inet::tick`: until when its caller sleeps.
+    /// As `Inet::tick`: returns until when its caller sleeps.
     fn tick(&self) -> Option<Instant> {
         if self.deadline.begin(NOW) {
             lock(&self.due).retain(|at| *at > NOW);
@@ -36,49 +36,49 @@ impl Work {
         self.deadline.next()
     }
 
-    /// Whether somebody was called.
-    fn lay_down(&self, at: Instant) -> bool {
+    /// Adds an item. True if the sleeping thread must be kicked.
+    fn add(&self, at: Instant) -> bool {
         lock(&self.due).push(at);
         self.deadline.set(at)
     }
 }
 
 #[test]
-fn work_laid_down_beside_a_tick_is_known_to_its_sleep_or_calls() {
+fn work_added_during_a_tick_shortens_its_sleep_or_kicks() {
     check(None, || {
         let work = Work::new();
-        let layers = [SOON, LATER].map(|at| {
+        let adders = [SOON, LATER].map(|at| {
             let work = work.clone();
-            thread::spawn(move || work.lay_down(at))
+            thread::spawn(move || work.add(at))
         });
         let sleeps_until = work.tick();
-        let called = layers.map(|layer| layer.join().unwrap());
+        let called = adders.map(|adder| adder.join().unwrap());
         let in_time = sleeps_until.is_some_and(|until| until <= SOON);
         assert!(in_time || called[0], "{sleeps_until:?} {called:?}");
     });
 }
 
 #[test]
-fn and_if_two_threads_tick() {
+fn work_added_while_two_threads_tick_shortens_a_sleep_or_kicks() {
     check(Some(2), || {
         let work = Work::new();
-        let (other, layer) = (work.clone(), work.clone());
+        let (other, adder) = (work.clone(), work.clone());
         let other = thread::spawn(move || other.tick());
-        let layer = thread::spawn(move || layer.lay_down(SOON));
+        let adder = thread::spawn(move || adder.add(SOON));
         let sleep = [work.tick(), other.join().unwrap()];
         let in_time = sleep.iter().flatten().any(|until| *until <= SOON);
-        assert!(layer.join().unwrap() || in_time, "{sleep:?}");
+        assert!(adder.join().unwrap() || in_time, "{sleep:?}");
     });
 }
 
 #[test]
-fn who_ticks_is_not_called_for_what_it_lays_down_itself() {
+fn a_tick_that_adds_work_itself_gets_no_kick() {
     check(None, || {
         let work = Work::new();
         assert!(work.deadline.begin(NOW));
-        assert!(!work.lay_down(SOON));
+        assert!(!work.add(SOON));
         work.deadline.end(Some(LATER));
         assert_eq!(work.deadline.next(), Some(SOON));
-        assert!(!work.lay_down(LATER) && work.lay_down(NOW));
+        assert!(!work.add(LATER) && work.add(NOW));
     });
 }

@@ -1,4 +1,4 @@
-//! Sleeping and waking: a wake-up before, while and after going to sleep.
+//! Sleep and wake: a wake-up before, during and after going to sleep.
 
 use crate::{
     check,
@@ -8,7 +8,7 @@ use crate::{
 use loom::{sync::Mutex, thread};
 use std::{os::fd::AsFd, time::Duration};
 
-/// A socket's queue, and who waits for it.
+/// A socket's queue, and its waiter.
 #[derive(Default)]
 struct Socket {
     packets: u32,
@@ -51,7 +51,7 @@ fn no_wake_up_is_lost() {
             thread::spawn(move || deliver(&socket))
         });
         let waiter = Arc::new(Waiter::new().unwrap());
-        // Twice: a wake-up that comes late for the first wait must not spoil the second.
+        // Twice: a late wake-up of the first wait must not spoil the second.
         for _ in 0..2 {
             receive(&socket, &waiter, || {
                 waiter.sleep(None, &mut Outside::nothing());
@@ -80,12 +80,12 @@ fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
         let woken = matches!(waiter.sleep_beside(&bedside, None), Wake::Woken);
         waker.join().unwrap();
         device.join().unwrap();
-        assert!(woken || waiter.is_woken(), "the wake-up is gone");
+        assert!(woken || waiter.is_woken(), "the wake-up is lost");
     });
 }
 
 #[test]
-fn a_wake_up_and_something_outside_at_once_are_both_seen() {
+fn a_wake_up_and_a_ready_kernel_descriptor_at_once_are_both_seen() {
     check(Some(3), || {
         let event = std::sync::Arc::new(crate::sys::eventfd().unwrap());
         let fd = std::os::fd::AsRawFd::as_raw_fd(&*event);
@@ -101,12 +101,12 @@ fn a_wake_up_and_something_outside_at_once_are_both_seen() {
         let wake = waiter.sleep(None, &mut outside);
         waker.join().unwrap();
         assert!(matches!(wake, Wake::Woken | Wake::Outside));
-        assert!(waiter.is_woken() && outside.look(), "one of the two is gone");
+        assert!(waiter.is_woken() && outside.look(), "one of the two is lost");
     });
 }
 
 #[test]
-fn a_timeout_against_a_wake_up_forgets_neither() {
+fn a_timeout_and_a_wake_up_at_once_lose_no_wake_up() {
     check(None, || {
         let waiter = Arc::new(Waiter::new().unwrap());
         let said = Arc::new(AtomicU32::new(0));
@@ -119,7 +119,7 @@ fn a_timeout_against_a_wake_up_forgets_neither() {
             })
         };
         match waiter.sleep(Some(Duration::from_micros(1)), &mut Outside::nothing()) {
-            Wake::Woken => assert_eq!(said.load(Ordering::Relaxed), 1, "woken before the word"),
+            Wake::Woken => assert_eq!(said.load(Ordering::Relaxed), 1, "woken before the store"),
             Wake::Timeout => {}
             other => panic!("{other:?}"),
         }

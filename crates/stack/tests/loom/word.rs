@@ -1,4 +1,4 @@
-//! The ownership word: one owner, a final disable, no refusal forgotten.
+//! The ownership word: one owner at a time, disable is final, no refusal is lost.
 
 use crate::{
     check,
@@ -9,14 +9,14 @@ use loom::thread;
 
 struct Queue {
     word: Word,
-    /// What the word guards; loom objects to two that touch it at once.
+    /// The data that the word guards; loom reports two concurrent accesses.
     taken: UnsafeCell<u32>,
     ring: AtomicU32,
 }
 
-// SAFETY: `taken` is touched by the owner alone, which is what the models show.
+// SAFETY: `taken` is accessed only by the owner, which the models prove.
 unsafe impl Sync for Queue {}
-// SAFETY: bound to no thread.
+// SAFETY: not bound to a thread.
 unsafe impl Send for Queue {}
 
 impl Queue {
@@ -40,7 +40,7 @@ impl Queue {
 }
 
 #[test]
-fn one_owner_at_a_time_and_no_mark_outlives_them() {
+fn one_owner_at_a_time_and_no_yield_mark_outlives_it() {
     check(Some(3), || {
         let queue = Queue::enabled();
         let poll = |queue: Arc<Queue>| {
@@ -57,7 +57,7 @@ fn one_owner_at_a_time_and_no_mark_outlives_them() {
             queue.word.unlock();
         }
         pollers.into_iter().for_each(|poller| poller.join().unwrap());
-        // A mark left behind on the idle word would show in the next release.
+        // A mark left on the idle word would show in the next release.
         queue.word.lock_poll().unwrap();
         let released = queue.word.unlock();
         assert!(!released.napi_yield && !released.poll_yield, "stale: {released:?}");
@@ -82,7 +82,7 @@ fn disabled_means_no_owner_until_enabled() {
         while !queue.word.disable() {
             spin_wait();
         }
-        // Nobody owns it now: to touch the queue without owning it is safe.
+        // The word is disabled: access without ownership is safe.
         queue.take();
         assert_eq!(queue.word.lock_napi(), Err(Refused::Disabled));
         queue.take();
@@ -118,8 +118,8 @@ fn no_new_owner_comes_while_disable_waits_for_the_old_one() {
     });
 }
 
-/// The word alone is enough for no packet to be left: the owner looks again if it was told of a refusal. (A `Context`
-/// goes another way: its refused interrupt thread watches, which `handoff.rs` plays.)
+/// The word alone ensures that no packet is left: the owner polls again if the release reports a refusal. (A `Context`
+/// works differently: its refused interrupt thread watches the queue, which `handoff.rs` models.)
 #[test]
 fn a_refused_interrupt_is_served_by_the_owner() {
     check(None, || {
@@ -148,7 +148,7 @@ fn a_refused_interrupt_is_served_by_the_owner() {
 }
 
 #[test]
-fn a_release_tells_exactly_who_was_refused() {
+fn a_release_reports_exactly_the_refused_sides() {
     check(None, || {
         let queue = Queue::enabled();
         queue.word.lock_poll().unwrap();
@@ -166,13 +166,13 @@ fn a_release_tells_exactly_who_was_refused() {
             let queue = queue.clone();
             thread::spawn(move || {
                 let refused = queue.word.lock_poll().is_err();
-                let told = if refused { false } else { queue.word.unlock().napi_yield };
-                (refused, told)
+                let reported = if refused { false } else { queue.word.unlock().napi_yield };
+                (refused, reported)
             })
         };
         let released = queue.word.unlock();
         let napi_refused = napi.join().unwrap();
-        let (_, told) = poller.join().unwrap();
-        assert_eq!(released.napi_yield || told, napi_refused);
+        let (_, reported) = poller.join().unwrap();
+        assert_eq!(released.napi_yield || reported, napi_refused);
     });
 }

@@ -1,14 +1,14 @@
-//! Conversations that both a kernel socket and one of ours can have.
+//! Exchanges that work on a kernel socket and on one of ours.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::io::{Read, Write};
 
-/// Bytes that tell where they stand.
+/// Bytes that differ by their position.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 251) as u8).collect()
 }
 
-/// Echoes until the other side ends.
+/// Echoes until the peer ends.
 pub fn echo(mut stream: impl Read + Write) {
     let mut buffer = vec![0; 100_000];
     loop {
@@ -19,7 +19,7 @@ pub fn echo(mut stream: impl Read + Write) {
     }
 }
 
-/// Requests and answers of every size, the large ones while both sides send at once.
+/// Requests and answers of all sizes; the large ones while both sides send at once.
 pub fn converse(stream: impl Read + Write + Handle) {
     for len in [1, 2, 100, 1447, 1448, 1449, 10_000] {
         let mut stream = stream.again();

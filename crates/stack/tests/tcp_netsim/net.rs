@@ -1,6 +1,6 @@
-//! Flows through one bottleneck, in virtual time and by a seed: whole connections of the stack at both ends, a
-//! queue of so many bytes before a link of so many bytes per second, then a delay; the way back has the same
-//! rate and delay. Content is not looked at here (other tests do).
+//! Flows through one bottleneck, in virtual time and by a seed: whole connections of the stack at both ends, a queue of
+//! limited bytes before a link of limited rate, then a delay; the way back has the same rate and delay. Contents are
+//! not checked here (other tests do that).
 
 use busypoll_stack::{
     inet::tcp::{
@@ -25,43 +25,43 @@ use std::{
 const OVERHEAD: u64 = 78;
 static DATA: [u8; 1 << 16] = [0; 1 << 16];
 
-/// The network, and what is sent through it.
+/// The network, and the traffic through it.
 #[derive(Clone, Debug)]
 pub struct Net {
     /// Bytes per second.
     pub rate: u64,
-    /// What the queue before the bottleneck holds, bytes.
+    /// The size of the queue before the bottleneck, bytes.
     pub buffer: u64,
-    /// Of 100,000 packets: lost; held back for a quarter of the round trip, so that others overtake; marked
-    /// by ECN; and ACKs lost.
+    /// Of 100,000 packets: lost; delayed by a quarter of the round trip, so that others overtake them; marked by ECN;
+    /// and ACKs lost.
     pub loss: u64,
     pub reorder: u64,
     pub mark: u64,
     pub ack_loss: u64,
-    /// Per flow: there and back without queueing; when it begins.
+    /// Per flow: the round trip without queueing, and when it begins.
     pub flows: Vec<(Duration, Duration)>,
     pub config: Config,
     pub options: TcpOptions,
     pub seed: u64,
     pub span: Duration,
-    /// From when on what arrives is counted.
+    /// Received bytes are counted from this time on.
     pub count_from: Duration,
-    /// Stops writing after so many bytes.
+    /// The sender stops after this many bytes.
     pub bytes: u64,
 }
 
-/// What became of one flow.
+/// The result of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// Bytes the receiving application got, from `count_from` on, and in all.
+    /// Bytes that the receiving application got, from `count_from` on, and in all.
     pub counted: u64,
     pub read: u64,
-    /// The longest time it got nothing.
+    /// The longest time without data.
     pub silence: Duration,
     pub segments: u32,
     pub sent_again: u32,
     pub cwnd: u32,
-    /// When it had read `bytes`.
+    /// When the receiver had read `bytes`.
     pub done: Option<Duration>,
 }
 
@@ -223,7 +223,7 @@ impl World<'_> {
         }
     }
 
-    /// What application and connection do after something has happened.
+    /// The actions of the application and the connection after an event.
     fn act(&mut self, flow: usize, side: usize) {
         let now = self.now;
         self.application(flow, side);

@@ -1,10 +1,10 @@
-//! Drives one TCP connection by bytes that nobody has chosen with care: its application, its peer, time, and
-//! somebody off the path who has to guess. Shared by the test `tcp_random` and the fuzz target.
+//! Drives one TCP connection by arbitrary bytes: its application, its peer, time, and an off-path sender that has to
+//! guess. Shared by the test `tcp_random` and the fuzz target.
 //!
-//! It knows what was injected and what the application wrote, so it can assert after every step: what goes out
-//! is what was written; what is read, acknowledged and reported as held is what came in; no acknowledgment
-//! and no window's edge goes back; memory stays within its bounds; no timer fires for ever at one
-//! moment; and nobody who has to guess resets, opens or feeds the connection.
+//! It knows what was injected and what the application wrote, so it asserts after every step: bytes sent are the bytes
+//! written; bytes read, acknowledged or reported by SACK were injected; no acknowledgment and no window edge moves
+//! back; memory stays within its bounds; no timer fires for ever at one instant; and no guess resets, opens or feeds
+//! the connection.
 
 use busypoll_stack::{
     inet::tcp::{
@@ -25,12 +25,12 @@ use std::{
     time::Duration,
 };
 
-/// What either buffer may grow to.
+/// The most that either buffer may grow to.
 const BUFFER: u32 = 256 << 10;
-/// What memory may be used beside the buffers: a chunk begun at either end of each, and as much again to be safe.
+/// Memory allowed beyond the buffers: a partly filled chunk at either end of each, and as much again to be safe.
 const SLACK: u64 = 64 << 10;
 
-/// The bytes, read one after the other; zeroes when they are over.
+/// The input bytes, read one after the other; zeroes after the end.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -58,35 +58,35 @@ fn content(offset: u32) -> u8 {
     (offset.wrapping_mul(131) ^ (offset >> 8).wrapping_mul(29)) as u8
 }
 
-/// What may not change when somebody guesses.
-type Print = (State, u64, u64, usize, usize);
+/// The state that a guess may not change.
+type Fingerprint = (State, u64, u64, usize, usize);
 
 struct Walk {
     shared: Arc<Shared>,
     connection: Connection,
     now: Instant,
     iss: Seq,
-    /// What `bytes_acked` counts from: with our SYN if we asked, behind it if we were asked.
+    /// Where `bytes_acked` counts from: from our SYN if we connected, after it if we accepted.
     acked_from: Seq,
     irs: Seq,
     ts_offset: u32,
     timestamps: bool,
-    /// Offsets of the peer's stream that have been injected; none touches the next.
+    /// Ranges of the peer's stream that have been injected; they do not touch each other.
     injected: Vec<Range<i64>>,
-    /// Offset of the FIN, if one was injected.
+    /// Offsets of the FINs that were injected.
     fins: Vec<i64>,
-    /// How much the application has written and read.
+    /// The bytes that the application has written and read.
     written: u32,
     read: u32,
-    /// After the last number that went out.
+    /// The number after the last one sent.
     sent: Seq,
-    /// What the last acknowledgment said: number and edge.
-    told: Option<(Seq, Seq)>,
+    /// The last acknowledgment sent: number and window edge.
+    last_ack: Option<(Seq, Seq)>,
     shift: u8,
     peer_ts: u32,
 }
 
-/// How far a walk led: for a test to see that it tests something.
+/// How far a walk got: a test checks that it tests something.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) states: Vec<State>,
@@ -95,7 +95,7 @@ pub(crate) struct Seen {
     pub(crate) sent_again: u64,
 }
 
-/// Walks as far as the bytes lead.
+/// Runs one walk, until the bytes end.
 pub(crate) fn walk(bytes: &[u8]) -> Seen {
     let mut choices = Choices(bytes);
     let mut seen = Seen::default();
@@ -149,14 +149,14 @@ fn options(choices: &mut Choices<'_>) -> TcpOptions {
         linger: (what & 8 != 0).then_some(Duration::ZERO),
         max_segment: if what & 16 != 0 { 100 } else { 0 },
         quick_ack: (what & 32 != 0).then_some(what & 1 == 0),
-        // Every byte of the peer's is read in its place; out of band, `inet/tcp/tests/urgent.rs` has it.
+        // Every byte of the peer's is read in order; `inet/tcp/tests/urgent.rs` tests out-of-band data.
         oob_inline: true,
         ..TcpOptions::default()
     }
 }
 
 impl Walk {
-    /// A connection that asks, or has been asked and answered.
+    /// A connection that has connected, or has accepted.
     fn begin(choices: &mut Choices<'_>) -> Option<Walk> {
         let shared = Shared::alone(config(choices), 1);
         let options = options(choices);
@@ -196,7 +196,7 @@ impl Walk {
                 };
                 let _ = request.syn_ack(now);
                 for _ in 0..choices.below(3) {
-                    // Guesses at the embryonic connection.
+                    // Guesses at the connection in SYN_RECEIVED.
                     let wrong = Segment {
                         ack: iss + 2 + choices.word() % (u32::MAX - 1),
                         flags: Flags(
@@ -238,7 +238,7 @@ impl Walk {
             written: 0,
             read: 0,
             sent,
-            told: None,
+            last_ack: None,
             shift: 0,
             peer_ts: 1000,
         };
@@ -272,7 +272,7 @@ impl Walk {
         let now = self.now;
         match choices.below(20) {
             0..=6 => self.peer(choices),
-            7 | 8 => self.stranger(choices),
+            7 | 8 => self.off_path(choices),
             9 | 10 => {
                 let len = choices.of(&[1, 10, 1000, 10_000, 100_000]);
                 let bytes: Vec<_> = (0..len).map(|n| content(self.written + n)).collect();
@@ -336,10 +336,10 @@ impl Walk {
         }
     }
 
-    /// A segment of the peer, or of somebody who knows all numbers.
+    /// A segment of the peer, or of a sender that knows all numbers.
     fn peer(&mut self, choices: &mut Choices<'_>) {
         let (next, una) = self.numbers();
-        let edge = self.told.map_or(next, |(_, edge)| edge);
+        let edge = self.last_ack.map_or(next, |(_, edge)| edge);
         let small = u32::from(choices.byte());
         let seq = match choices.below(12) {
             0..=5 => next,
@@ -414,13 +414,13 @@ impl Walk {
         self.connection.segment(&segment, self.now);
         if before == State::SynSent && self.connection.state() != State::Closed {
             self.irs = if segment.flags.has(Flags::SYN) { segment.seq } else { self.irs };
-            // What came before was for nobody.
+            // Segments from before belong to no connection.
             (self.injected, self.fins) = (Vec::new(), Vec::new());
         }
         self.learn();
     }
 
-    fn print(&mut self) -> Print {
+    fn fingerprint(&mut self) -> Fingerprint {
         let info = self.connection.info(self.now);
         let unread = self.connection.unread();
         (
@@ -432,12 +432,12 @@ impl Walk {
         )
     }
 
-    /// Somebody off the path, who knows addresses and ports and guesses the rest, wrongly.
-    fn stranger(&mut self, choices: &mut Choices<'_>) {
-        let before = self.print();
+    /// An off-path sender that knows addresses and ports and guesses the rest, wrongly.
+    fn off_path(&mut self, choices: &mut Choices<'_>) {
+        let before = self.fingerprint();
         let state = self.connection.state();
         let (next, una) = self.numbers();
-        // Never RCV.NXT, whether or not a FIN counts.
+        // Never RCV.NXT, with or without a FIN.
         let seq = next + 2 + choices.of(&[0, 1, 100, 10_000, u32::MAX / 2, u32::MAX - 3]);
         let far = choices.word() % (1 << 30);
         let ack = choices.of(&[self.sent + 1 + far, una - (1 << 30) - far]);
@@ -458,10 +458,14 @@ impl Walk {
         let segment =
             Segment { seq, ack, flags, window: 9, payload: &payload, ..Segment::default() };
         self.connection.segment(&segment, self.now);
-        assert_eq!(self.print(), before, "{segment:?} was a guess, RCV.NXT {next}, SND.UNA {una}");
+        assert_eq!(
+            self.fingerprint(),
+            before,
+            "{segment:?} was a guess, RCV.NXT {next}, SND.UNA {una}"
+        );
     }
 
-    /// Lets everything happen that is due now.
+    /// Runs everything that is due now.
     fn settle(&mut self) {
         self.transmit(64);
         for _ in 0..16 {
@@ -521,28 +525,28 @@ impl Walk {
                 self.sent = end;
             }
             if segment.flags.has(Flags::ACK) {
-                self.told(&segment, next);
+                self.check_ack(&segment, next);
             }
         }
     }
 
-    /// What an acknowledgment says is true, and takes nothing back.
-    fn told(&mut self, segment: &Segment<'_>, next: Seq) {
+    /// An acknowledgment is true and takes nothing back.
+    fn check_ack(&mut self, segment: &Segment<'_>, next: Seq) {
         let fin = i64::from((self.irs + 1).distance(next));
         assert!(
             segment.ack == next || segment.ack == next + 1 && self.fins.contains(&fin),
             "{segment:?} but RCV.NXT is {next}"
         );
         let edge = segment.ack + (u32::from(segment.window) << self.shift);
-        if let Some((ack, old)) = self.told {
+        if let Some((ack, old)) = self.last_ack {
             assert!(ack.at_most(segment.ack), "the acknowledgment went back: {segment:?}");
             assert!(
                 edge.distance(old) < 1 << self.shift,
                 "the edge went back to {edge} from {old}"
             );
         }
-        let old = self.told.map_or(edge, |(_, old)| old);
-        self.told = Some((segment.ack, edge.max(old)));
+        let old = self.last_ack.map_or(edge, |(_, old)| old);
+        self.last_ack = Some((segment.ack, edge.max(old)));
         self.all_injected(0, fin);
         for (n, block) in segment.options.sacks.iter().enumerate() {
             assert!(block.start.before(block.end), "{segment:?}");
@@ -554,7 +558,7 @@ impl Walk {
 
     fn all_injected(&self, from: i64, to: i64) {
         let all = from >= to || self.injected.iter().any(|run| run.start <= from && to <= run.end);
-        assert!(all, "{from}..{to} was acknowledged and never came: {:?}", self.injected);
+        assert!(all, "{from}..{to} was acknowledged but never injected: {:?}", self.injected);
     }
 
     fn check(&self) {

@@ -1,9 +1,9 @@
-//! A game that loses no wake-up: blocking ping-pong over the cable, with tiny random delays that each thread aims
-//! at the moment when its packet comes, so that packets come before, while and after their receivers go to sleep.
-//! One lost wake-up and the game stands still for ever; then the test fails and says who waits for what.
+//! A game that shows lost wake-ups: blocking ping-pong over the cable. Each thread adds tiny random delays around the
+//! time when its packet comes, so that packets come before, during and after the way to sleep. One lost wake-up and the
+//! game stops for ever; then the test fails and reports which thread waits for what.
 //!
-//! All ways in take part: the interrupt thread, sleepers that wait on the interrupt themselves, busy pollers,
-//! the watchdog; and all ways to wait: receives, polls, epolls, by one thread or by several on one socket.
+//! All kinds of receivers take part: the interrupt thread, leaders, busy pollers, the watchdog; and all kinds of waits:
+//! receives, polls, epolls, by one thread or by several on one socket.
 #![allow(dead_code)] // each test file uses its own part
 
 use crate::common::hosts;
@@ -17,21 +17,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A game that has not moved for so long never will.
+/// A game without progress for this long has stopped for ever.
 pub const STANDSTILL: Duration = Duration::from_secs(20);
 
-/// The sockets it is played on.
+/// The sockets of the game.
 pub trait Player: Socket + Sized + Send + Sync + 'static {
     /// Both ends of a connection.
     fn pair(one: &Host, two: &Host) -> (Self, Self);
-    /// Sends a ball.
+    /// Sends one message.
     fn send(&self);
-    /// Receives one, waiting for it. False at the end of the game.
+    /// Receives one message, waiting for it. False at the end of the game.
     fn receive(&self) -> bool;
-    /// Ends the game for those who receive here.
+    /// Ends the game for the receivers of this socket.
     fn end(&self);
     fn set_busy_poll(&self, micros: u32);
-    /// Receives without waiting, in vain: so it drives the queue.
+    /// Receives without waiting, in vain: this drives the queue.
     fn drive(&self);
     fn set_nonblocking(&self);
     fn report(&self) -> String;
@@ -40,14 +40,14 @@ pub trait Player: Socket + Sized + Send + Sync + 'static {
 /// How a thread waits before it receives.
 #[derive(Clone, Copy, Debug)]
 pub enum Wait {
-    /// Not at all: the receive waits.
+    /// No wait: the receive waits.
     Receive,
     Poll,
-    /// Gives up and comes back all the time, so that wake-ups meet a thread that has just left.
+    /// Times out and comes back all the time, so that wake-ups meet a thread that has just left.
     PollBriefly,
-    /// On an epoll of its own.
+    /// On an epoll set of its own.
     Epoll,
-    /// On an epoll shared with the others of its side.
+    /// On an epoll set shared by the threads of its side.
     SharedEpoll,
     /// The same, one-shot.
     OneShot,
@@ -57,14 +57,14 @@ pub enum Wait {
 pub enum Busy {
     Never,
     Always,
-    /// On and off, for spans from too short to longer than a round.
+    /// Switched on and off, with spans from too short to longer than a round.
     Sometimes,
 }
 
-/// xorshift64: the delays differ from round to round and not from run to run.
+/// xorshift64: the delays differ between rounds but not between runs.
 struct Dice(u64);
 
-/// How many spins from sending until the answer comes.
+/// The number of spins from sending until the answer comes.
 #[derive(Default)]
 struct Aim(u64);
 
@@ -76,8 +76,8 @@ impl Dice {
         self.0 % n
     }
 
-    /// From nothing to a few microseconds; rarely longer than the watchdog's time.
-    fn dawdle(&mut self) {
+    /// A delay from none to a few microseconds; rarely longer than the watchdog's time.
+    fn random_delay(&mut self) {
         match self.below(256) {
             0 => thread::sleep(Duration::from_micros(250)),
             1..=15 => thread::yield_now(),
@@ -88,8 +88,8 @@ impl Dice {
 }
 
 impl Aim {
-    /// Waits for about the moment when something comes to `socket`.
-    fn await_the_moment(&mut self, socket: &dyn Socket, dice: &mut Dice) {
+    /// Waits until about the time when a packet comes to `socket`.
+    fn wait_for_packet_time(&mut self, socket: &dyn Socket, dice: &mut Dice) {
         (0..self.0).for_each(|_| std::hint::spin_loop());
         let step = dice.below(8);
         let late = socket.readiness().has(Events::READABLE);
@@ -97,7 +97,7 @@ impl Aim {
     }
 }
 
-/// One end of the game: a socket, and how each of its threads waits.
+/// One side of the game: a socket, and how each of its threads waits.
 struct Side<P> {
     host: Host,
     socket: P,
@@ -134,7 +134,7 @@ impl<P: Player> Side<P> {
             let mut fds = [PollFd { socket, events: Events::READABLE, revents: Events::default() }];
             poll(&mut fds, timeout).unwrap()
         };
-        aim.await_the_moment(&self.socket, dice);
+        aim.wait_for_packet_time(&self.socket, dice);
         match wait {
             Wait::Receive => {}
             Wait::Poll => assert_eq!(poll_once(None), 1),
@@ -152,7 +152,7 @@ impl<P: Player> Side<P> {
         going_on
     }
 
-    /// An epoll of one thread's own.
+    /// The epoll set of one thread.
     fn epoll(&self, wait: Wait) -> Epoll {
         let epoll = Epoll::new(&self.host);
         if matches!(wait, Wait::Epoll) {
@@ -162,7 +162,7 @@ impl<P: Player> Side<P> {
     }
 }
 
-/// A game between two hosts: every thread of one side sends a ping and waits for a pong, whosever.
+/// A game between two hosts: every thread of one side sends a ping and waits for any pong.
 pub struct Game<P> {
     one: Host,
     two: Host,
@@ -192,7 +192,7 @@ impl<P: Player> Game<P> {
                 let own = side.epoll(wait);
                 let mut aim = Aim::default();
                 while side.receive(wait, &own, &mut dice, &mut aim) {
-                    dice.dawdle();
+                    dice.random_delay();
                     side.socket.send();
                 }
             }));
@@ -215,8 +215,8 @@ impl<P: Player> Game<P> {
         self.pairs.push([left, right]);
     }
 
-    /// A sender that hands its datagrams over itself: it drives the receivers' queue right after sending. So
-    /// two threads are enough to meet at the very moment when one goes to sleep.
+    /// A sender that delivers its datagrams itself: it drives the receivers' queue right after sending. So two threads
+    /// are enough to meet exactly when one goes to sleep.
     pub fn hand_over(&mut self, receivers: &[Wait], rounds: u64) {
         let (left, right) = P::pair(&self.one, &self.two);
         let (other, idle) = P::pair(&self.one, &self.two);
@@ -252,7 +252,7 @@ impl<P: Player> Game<P> {
         self.pairs.push([left, right]);
     }
 
-    /// Waits for the end of the game, which comes for everybody.
+    /// Waits for the end of the game in all threads.
     pub fn play(self) -> [Host; 2] {
         let mut last = (0, Instant::now());
         let mut moves = |what: &str, over: &dyn Fn() -> bool| {
@@ -270,7 +270,7 @@ impl<P: Player> Game<P> {
         for [_, right] in &self.pairs {
             right.socket.end();
         }
-        moves("a shutdown woke not everybody", &|| over(&self.servers));
+        moves("a shutdown did not wake all threads", &|| over(&self.servers));
         for thread in self.clients.into_iter().chain(self.servers) {
             thread.join().unwrap();
         }
@@ -296,7 +296,7 @@ impl<P: Player> Game<P> {
 pub const EACH: [Wait; 6] =
     [Wait::Receive, Wait::Poll, Wait::PollBriefly, Wait::Epoll, Wait::SharedEpoll, Wait::OneShot];
 
-/// One thread on each side, every way of waiting against every other.
+/// One thread on each side, every kind of wait against every other.
 pub fn duels<P: Player>(rounds: u64) {
     for client in EACH {
         for (server, busy) in
@@ -309,7 +309,7 @@ pub fn duels<P: Player>(rounds: u64) {
     }
 }
 
-/// Datagrams handed over at the very moment when their receivers go to sleep.
+/// Datagrams delivered exactly when their receivers go to sleep.
 pub fn hand_overs<P: Player>(rounds: u64) {
     for receivers in
         EACH.each_ref().map(std::slice::from_ref).into_iter().chain([&EACH[..3], &EACH])
@@ -320,9 +320,9 @@ pub fn hand_overs<P: Player>(rounds: u64) {
     }
 }
 
-/// Many threads on one socket, who leave one after the other: in short games, as who leaves must leave nothing
-/// behind that others wait for.
-pub fn crowd<P: Player>(games: u64) {
+/// Many threads on one socket that leave one after the other, in short games: a thread that leaves must not keep a
+/// wake-up that another waits for.
+pub fn many_threads<P: Player>(games: u64) {
     for _ in 0..games {
         for busy in [Busy::Never, Busy::Sometimes, Busy::Always] {
             for threads in [&EACH[..1], &EACH[..3], &EACH[..]] {
@@ -335,7 +335,7 @@ pub fn crowd<P: Player>(games: u64) {
     }
 }
 
-/// Many sockets on one queue: sleepers lead and follow, and a busy poller finds what is others'.
+/// Many sockets on one queue: leaders follow each other, and a busy poller delivers packets of other sockets.
 pub fn neighbours<P: Player>(rounds: u64) {
     let mut game = Game::<P>::new();
     for (wait, busy) in

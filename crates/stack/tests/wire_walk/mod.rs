@@ -1,6 +1,6 @@
-//! Reads everything a frame can be asked for. Shared by the tests and the fuzz target.
+//! Calls every accessor of a frame. Shared by the tests and the fuzz target.
 //!
-//! It asserts what `new_checked` promises, so a failure is a panic, wherever it comes from.
+//! It asserts what `new_checked` promises, so every failure is a panic.
 
 mod six;
 mod tcp;
@@ -8,8 +8,8 @@ mod tcp;
 use busypoll_stack::wire::checksum::Sum;
 use busypoll_stack::wire::{Error, EtherType, Protocol, Result, arp, ethernet, icmp, ipv4, udp};
 
-/// Goes from the frame inwards as a receiver does, then offers the bytes to every view as they
-/// are. Returns what the receiver would count.
+/// Parses from the frame inwards as a receiver does, then offers the bytes to every view as they are. Returns the error
+/// that the receiver would count.
 pub(crate) fn frame(bytes: &[u8]) -> Result<()> {
     let _ = arp(bytes);
     let _ = ip(bytes);
@@ -38,7 +38,7 @@ pub(crate) fn frame(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// A TCP segment, with its checksum made right: then all of it is looked at. For the fuzz target.
+/// A TCP segment with its checksum corrected, so that all of it is parsed. For the fuzz target.
 #[allow(dead_code)]
 pub(crate) fn segment(bytes: &[u8]) {
     tcp::options(bytes);
@@ -49,7 +49,7 @@ pub(crate) fn segment(bytes: &[u8]) {
     }
 }
 
-/// An IPv6 packet whose version and length are made right. For the fuzz target.
+/// An IPv6 packet with its version and length corrected. For the fuzz target.
 #[allow(dead_code)]
 pub(crate) fn packet(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
@@ -66,7 +66,7 @@ fn arp(bytes: &[u8]) -> Result<()> {
     let target = (arp.target_mac(), arp.target_ip());
     let mut again = [0; arp::LEN];
     arp::Packet::init(&mut again, arp.operation(), sender, target)?;
-    assert_eq!(again, bytes[..arp::LEN], "a packet is its accessors");
+    assert_eq!(again, bytes[..arp::LEN], "the accessors cover the whole packet");
     Ok(())
 }
 
@@ -101,7 +101,7 @@ fn ip(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// What may be asked of any header, quoted ones too.
+/// The accessors of any header, quoted ones too.
 fn header(ip: &ipv4::Packet<&[u8]>) {
     assert!((20..=60).contains(&ip.header_len()));
     assert_eq!(ip.options().len() + ipv4::HEADER_LEN, ip.header_len());

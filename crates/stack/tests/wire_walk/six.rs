@@ -1,4 +1,4 @@
-//! Everything an IPv6 packet can be asked for.
+//! Calls every accessor of an IPv6 packet.
 
 use busypoll_stack::wire::checksum::Sum;
 use busypoll_stack::wire::extension::{Content, FRAGMENT_LEN, Fragment, Refused, put_fragment};
@@ -16,7 +16,7 @@ pub(super) fn ip(bytes: &[u8]) -> Result<()> {
     again.set_flow_label(ip.flow_label());
     again.set_hop_limit(ip.hop_limit());
     assert_eq!(again.payload_mut(), ip.payload());
-    assert_eq!(copy, bytes, "a header is its accessors");
+    assert_eq!(copy, bytes, "the accessors cover the whole header");
 
     match content(&ip) {
         Err(refused) => Err(refused.error),
@@ -35,7 +35,7 @@ pub(super) fn ip(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// What may be asked of any header, quoted ones too.
+/// The accessors of any header, quoted ones too.
 fn header(ip: &ipv6::Packet<&[u8]>) {
     assert!(ip.dscp() < 64 && ip.ecn() < 4 && ip.flow_label() < 1 << 20);
     assert_eq!(ip.traffic_class(), ip.dscp() << 2 | ip.ecn());
@@ -45,7 +45,7 @@ fn header(ip: &ipv6::Packet<&[u8]>) {
     let _ = content(ip);
 }
 
-/// The walk past the extension headers, and what it promises.
+/// The walk over the extension headers, and what it promises.
 fn content<'a>(ip: &ipv6::Packet<&'a [u8]>) -> std::result::Result<Content<'a>, Refused> {
     let (bytes, content) = (ip.bytes(), ip.content());
     match content {

@@ -1,4 +1,4 @@
-//! Everything a TCP segment can be asked for.
+//! Calls every accessor of a TCP segment.
 
 use busypoll_stack::wire::checksum::Sum;
 use busypoll_stack::wire::tcp::{Header, MAX_OPTIONS_LEN, Opt, Options, Packet};
@@ -13,7 +13,7 @@ pub(super) fn segment(bytes: &[u8], addresses: Sum) -> Result<()> {
     assert!(tcp.options().eq(Options::new(tcp.option_bytes())));
     options(tcp.option_bytes());
 
-    // A segment is its accessors: but for the checksum and the reserved bits.
+    // The accessors cover the whole segment, except for the checksum and the reserved bits.
     let header = Header {
         src_port: tcp.src_port(),
         dst_port: tcp.dst_port(),
@@ -44,7 +44,7 @@ pub(super) fn segment(bytes: &[u8], addresses: Sum) -> Result<()> {
     }
 }
 
-/// Any bytes as options: no more come out than went in.
+/// Any bytes as options: their length is at most that of the input.
 pub(super) fn options(bytes: &[u8]) {
     let len = |option: Opt<'_>| match option {
         Opt::Mss(_) => 4,

@@ -1,5 +1,5 @@
-//! What the AF_XDP tests share: a lab with the driver on the server's interface, frames written and
-//! turned round by hand, a kernel socket with a time limit.
+//! Shared by the AF_XDP tests: a lab with the driver on the server's interface, raw frames and an echo, and a kernel
+//! socket with a time limit.
 #![allow(dead_code)] // each test file uses its own part
 
 use busypoll_lab::{Lab, LabHost};
@@ -56,15 +56,15 @@ pub fn lab() -> Lab {
     Lab::builder().build().unwrap()
 }
 
-/// A kernel socket on `host`, with a limit on how long it waits.
+/// A kernel socket on `host` with a receive timeout.
 pub fn kernel_socket(host: &LabHost, port: u16) -> UdpSocket {
     let socket = host.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     socket
 }
 
-/// Binds to a port that was let go of just now: a process that another test is starting has our descriptors, and with
-/// them the port, until it is the program it is to be.
+/// Binds to a port that was released just now: a child process that another test is starting has copies of our
+/// descriptors, and so the port, until its exec.
 pub fn once_free<T>(bind: impl Fn() -> io::Result<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -77,11 +77,11 @@ pub fn once_free<T>(bind: impl Fn() -> io::Result<T>) -> T {
     }
 }
 
-/// IPv6 options without the byte that says what follows them: padding, which asks for nothing.
+/// IPv6 options without the next-header byte: padding, which has no effect.
 pub const PADDING: [u8; 7] = [0, 1, 4, 0, 0, 0, 0];
 
-/// Has the kernel put options into the header of every packet from `socket` to `to`, such as ask for nothing: as many
-/// as there is room for over IPv4, two extension headers over IPv6.
+/// Makes the kernel put options without effect into the header of every packet from `socket` to `to`: as many as fit
+/// over IPv4, two extension headers over IPv6.
 pub fn add_options(socket: &impl AsRawFd, to: IpAddr) {
     if to.is_ipv4() {
         return add_header(socket, (libc::IPPROTO_IP, libc::IP_OPTIONS), &[1; 40]);
@@ -92,7 +92,7 @@ pub fn add_options(socket: &impl AsRawFd, to: IpAddr) {
     }
 }
 
-/// Has the kernel put `header` into every packet from `socket`, which the option (level, name) is for.
+/// Makes the kernel put `header` into every packet from `socket`, by the option (level, name).
 pub fn add_header(socket: &impl AsRawFd, (level, name): (i32, i32), header: &[u8]) {
     let (value, len) = (header.as_ptr().cast(), header.len() as libc::socklen_t);
     // SAFETY: the header is valid for its length.
@@ -100,7 +100,7 @@ pub fn add_header(socket: &impl AsRawFd, (level, name): (i32, i32), header: &[u8
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Polls until `done` says so, or panics.
+/// Polls until `done` returns true, or panics.
 pub fn poll_until(queue: &mut Queue, what: &str, mut done: impl FnMut(&[u8]) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut finished = false;
@@ -111,15 +111,15 @@ pub fn poll_until(queue: &mut Queue, what: &str, mut done: impl FnMut(&[u8]) -> 
     }
 }
 
-/// Turns a UDP frame round; the checksum is left out, as RFC 768 allows.
-pub fn turn(frame: &mut [u8]) {
+/// Swaps source and destination of a UDP frame; the checksum is left out, as RFC 768 allows.
+pub fn swap_addresses(frame: &mut [u8]) {
     frame[0..12].rotate_left(6);
     frame[26..34].rotate_left(4);
     frame[34..38].rotate_left(2);
     frame[40..42].fill(0);
 }
 
-/// Echoes until told to stop; returns how many.
+/// Echoes until `stop`; returns the number of frames.
 pub fn echo(queue: &mut Queue, stop: &AtomicBool) -> usize {
     let mut echoed = 0;
     let Queue { rx, tx, .. } = queue;
@@ -127,7 +127,7 @@ pub fn echo(queue: &mut Queue, stop: &AtomicBool) -> usize {
         let n = rx.poll(64, &mut |frame| {
             let answer = &mut |to: &mut [u8]| {
                 to.copy_from_slice(frame.bytes);
-                turn(to);
+                swap_addresses(to);
             };
             tx.push(frame.bytes.len(), false, answer).unwrap();
         });
