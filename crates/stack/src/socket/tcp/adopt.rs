@@ -41,7 +41,7 @@ pub enum Accepted {
 
 /// The kernel socket beside a listener.
 #[derive(Debug)]
-pub(super) struct Companion {
+pub(super) struct ListenerCompanion {
     state: Arc<CompanionState>,
     kernel: Beside,
 }
@@ -67,7 +67,7 @@ impl BesideEndpoint for CompanionState {
     }
 }
 
-impl Companion {
+impl ListenerCompanion {
     /// The next of the kernel's connections. `check`: tries even if no connection was notified.
     pub(super) fn accept(&self, check: bool) -> Option<io::Result<KernelStream>> {
         // Cleared before the check: a connection after the check sets it again.
@@ -169,7 +169,7 @@ impl TcpListener {
                 checking: Mutex::new(()),
             });
             let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-            Ok(Companion { kernel: service.beside(own, state.clone())?, state })
+            Ok(ListenerCompanion { kernel: service.beside(own, state.clone())?, state })
         })
     }
 

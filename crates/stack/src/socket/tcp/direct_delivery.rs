@@ -7,18 +7,18 @@ use crate::napi::Direct;
 use std::{any::Any, io::IoSliceMut};
 
 /// The buffers of a receive call. One pass may fill them with several segments.
-pub(super) struct DirectBuffers<'a, 'b> {
+pub(super) struct ReceiveBuffers<'a, 'b> {
     pub(super) into: &'a mut [IoSliceMut<'b>],
     /// Their size in bytes, and how many are filled.
     room: usize,
     filled: usize,
 }
 
-impl<'a, 'b> DirectBuffers<'a, 'b> {
+impl<'a, 'b> ReceiveBuffers<'a, 'b> {
     #[inline]
-    pub(super) fn new(into: &'a mut [IoSliceMut<'b>]) -> DirectBuffers<'a, 'b> {
+    pub(super) fn new(into: &'a mut [IoSliceMut<'b>]) -> ReceiveBuffers<'a, 'b> {
         let room = into.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
-        DirectBuffers { into, room, filled: 0 }
+        ReceiveBuffers { into, room, filled: 0 }
     }
 
     /// The size of the buffers in bytes.
@@ -34,7 +34,7 @@ impl<'a, 'b> DirectBuffers<'a, 'b> {
     }
 }
 
-impl Direct for DirectBuffers<'_, '_> {
+impl Direct for ReceiveBuffers<'_, '_> {
     #[inline]
     fn is_filled(&self) -> bool {
         self.filled > 0
@@ -75,7 +75,7 @@ mod tests {
             for first in 0..=9 {
                 let mut room = lens.map(|len| vec![0; len]);
                 let mut into = room.each_mut().map(|piece| IoSliceMut::new(piece));
-                let mut buffers = DirectBuffers::new(&mut into);
+                let mut buffers = ReceiveBuffers::new(&mut into);
                 assert!(!buffers.is_filled());
                 assert!(buffers.put(&payload[..first], &()) && buffers.put(&payload[first..], &()));
                 assert!(!buffers.put(&[10], &()));

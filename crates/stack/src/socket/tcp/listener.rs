@@ -1,7 +1,7 @@
 //! Listeners, and accepting their connections.
 
 use super::{
-    adopt::{Accepted, Companion},
+    adopt::{Accepted, ListenerCompanion},
     endpoint::{Endpoint, ReadChannel, events},
     options::Values,
     stream::{Bound, TcpStream, pass},
@@ -71,7 +71,7 @@ pub(super) struct Inner {
     /// Accepting was shut down.
     stopped: AtomicBool,
     /// The kernel socket that listens at the same address.
-    kernel: Option<Companion>,
+    kernel: Option<ListenerCompanion>,
 }
 
 common_options!(TcpListener, TcpListener::wait_options, TcpListener::inner);
@@ -100,7 +100,7 @@ impl TcpListener {
         waiting: WaitOptions,
         values: Values,
         backlog: u32,
-        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<Companion>>,
+        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<ListenerCompanion>>,
     ) -> io::Result<TcpListener> {
         let endpoint = Arc::new(Endpoint::of_listener(waiting));
         let reservation = bound.reservation;
@@ -163,7 +163,8 @@ impl TcpListener {
                     kernels.map(|accepted| accepted.map(Accepted::Kernel))
                 }
             };
-            if inner.listening.queued() == 0 && !kernel.is_some_and(Companion::is_readable) {
+            if inner.listening.queued() == 0 && !kernel.is_some_and(ListenerCompanion::is_readable)
+            {
                 endpoint.clear_ready(snapshot, Ready::READABLE);
             } else {
                 endpoint.wake_next_reader();
@@ -295,7 +296,8 @@ impl Source for Inner {
             return Events::WRITABLE | Events::HANGUP;
         }
         let snapshot = self.endpoint.snapshot();
-        if self.listening.queued() == 0 && !self.kernel.as_ref().is_some_and(Companion::is_readable)
+        if self.listening.queued() == 0
+            && !self.kernel.as_ref().is_some_and(ListenerCompanion::is_readable)
         {
             self.endpoint.clear_ready(snapshot, Ready::READABLE);
             return Events::default();

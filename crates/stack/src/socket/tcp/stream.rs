@@ -1,7 +1,7 @@
 //! A TCP socket from creation to close: bind, connect, shutdown, close.
 
 use super::{
-    adopt::Companion,
+    adopt::ListenerCompanion,
     endpoint::{Endpoint, WriteChannel, events},
     is_connected,
     listener::TcpListener,
@@ -261,7 +261,7 @@ impl TcpStream {
     pub(super) fn listen_with_companion(
         self,
         backlog: u32,
-        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Companion>,
+        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<ListenerCompanion>,
     ) -> io::Result<TcpListener> {
         self.listen_with(backlog, |endpoint| kernel(endpoint).map(Some))
     }
@@ -269,7 +269,7 @@ impl TcpStream {
     fn listen_with(
         self,
         backlog: u32,
-        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<Companion>>,
+        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<ListenerCompanion>>,
     ) -> io::Result<TcpListener> {
         let inner = &*self.0;
         if inner.connection().is_some() {

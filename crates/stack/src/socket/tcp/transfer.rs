@@ -1,7 +1,7 @@
 //! Receive and send on a connection.
 
 use super::{
-    direct_delivery::DirectBuffers,
+    direct_delivery::ReceiveBuffers,
     endpoint::{Endpoint, ReadChannel, WriteChannel},
     message::SendFlags,
     stream::{Inner, TcpStream, pass},
@@ -65,14 +65,14 @@ impl Inner {
         let channel =
             FlowChannel { channel: ReadChannel(endpoint), endpoint, flow: &flow, sends: false };
         let call =
-            ReceiveCall { channel: &channel, peek: flags.peek, direct: DirectBuffers::new(into) };
+            ReceiveCall { channel: &channel, peek: flags.peek, direct: ReceiveBuffers::new(into) };
         let mut result = waiting.wait_nonblocking_if(nonblocking, &channel, &waiting.reading, call);
         // A wait that ends early returns what is there, less than `SO_RCVLOWAT` (socket(7)).
         if result.is_err() && endpoint.ready().any(Ready::LITTLE) {
             let mut call = ReceiveCall {
                 channel: &channel,
                 peek: flags.peek,
-                direct: DirectBuffers::new(into),
+                direct: ReceiveBuffers::new(into),
             };
             result = call.read_now().unwrap_or(result);
         }
@@ -212,7 +212,7 @@ impl<B: WaitChannel> WaitChannel for FlowChannel<'_, B> {
 struct ReceiveCall<'a, 'b> {
     channel: &'a FlowChannel<'a, ReadChannel<'a>>,
     peek: bool,
-    direct: DirectBuffers<'a, 'b>,
+    direct: ReceiveBuffers<'a, 'b>,
 }
 
 impl ReceiveCall<'_, '_> {

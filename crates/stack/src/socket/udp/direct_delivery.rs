@@ -7,15 +7,15 @@ use crate::napi::Direct;
 use std::{any::Any, io::IoSliceMut};
 
 /// The buffers of a receive call. They take one datagram.
-pub(super) struct DirectBuffers<'a, 'b> {
+pub(super) struct ReceiveBuffers<'a, 'b> {
     pub(super) into: &'a mut [IoSliceMut<'b>],
     delivered: Option<(Meta, usize)>,
 }
 
-impl<'a, 'b> DirectBuffers<'a, 'b> {
+impl<'a, 'b> ReceiveBuffers<'a, 'b> {
     #[inline]
-    pub(super) fn new(into: &'a mut [IoSliceMut<'b>]) -> DirectBuffers<'a, 'b> {
-        DirectBuffers { into, delivered: None }
+    pub(super) fn new(into: &'a mut [IoSliceMut<'b>]) -> ReceiveBuffers<'a, 'b> {
+        ReceiveBuffers { into, delivered: None }
     }
 
     /// The datagram delivered, if any, and how many of its bytes had room. Resets it.
@@ -25,7 +25,7 @@ impl<'a, 'b> DirectBuffers<'a, 'b> {
     }
 }
 
-impl Direct for DirectBuffers<'_, '_> {
+impl Direct for ReceiveBuffers<'_, '_> {
     #[inline]
     fn is_filled(&self) -> bool {
         self.delivered.is_some()
@@ -60,7 +60,7 @@ mod tests {
         for lens in lens {
             let mut room: Vec<_> = lens.iter().map(|&len| vec![0; len]).collect();
             let mut into: Vec<_> = room.iter_mut().map(|it| IoSliceMut::new(it)).collect();
-            let mut buffers = DirectBuffers::new(&mut into);
+            let mut buffers = ReceiveBuffers::new(&mut into);
             let arrived = Instant::ZERO;
             let meta = Meta {
                 len: 4,

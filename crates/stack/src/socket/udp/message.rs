@@ -4,7 +4,7 @@
 use super::{
     UdpSocket,
     buffer::{Buffer, Meta},
-    direct_delivery::DirectBuffers,
+    direct_delivery::ReceiveBuffers,
     endpoint::Endpoint,
 };
 use crate::{
@@ -57,7 +57,7 @@ impl Message {
 /// Receives one datagram into several buffers; by direct delivery if its own poll finds it.
 struct ReceiveCall<'a, 'b> {
     endpoint: &'a Endpoint,
-    direct: DirectBuffers<'a, 'b>,
+    direct: ReceiveBuffers<'a, 'b>,
     peek: bool,
 }
 
@@ -117,7 +117,7 @@ impl UdpSocket {
         let endpoint = &*self.0.endpoint;
         let waiting = &endpoint.waiting;
         let nonblocking = flags.dont_wait || waiting.is_nonblocking();
-        let call = ReceiveCall { endpoint, direct: DirectBuffers::new(into), peek: flags.peek };
+        let call = ReceiveCall { endpoint, direct: ReceiveBuffers::new(into), peek: flags.peek };
         waiting.wait_nonblocking_if(nonblocking, endpoint, &waiting.reading, call)
     }
 
