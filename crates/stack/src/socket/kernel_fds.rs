@@ -1,4 +1,4 @@
-//! The kernel's file descriptors that a wait for sockets watches as well: no packet of our queues tells of them.
+//! The kernel's file descriptors that a wait for sockets watches as well: no packet of our queues signals them.
 
 use crate::{napi::Outside, time::Instant};
 use std::time::Duration;

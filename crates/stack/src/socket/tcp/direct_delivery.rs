@@ -1,7 +1,7 @@
 //! Direct delivery: data that a receiver's own busy poll finds is copied from the frame straight into the receiver's
-//! buffers, if no data is unread before it. This happens under the flow's lock, which the segment holds anyway. The
-//! path over the receive queue copies once more, takes that lock again, notifies all watchers and reads the clock, all
-//! of it between a request and its response.
+//! buffers, if no data is unread before it. This happens under the flow's lock, which is held for the segment anyway.
+//! The path over the receive queue copies once more, takes that lock again, notifies all watchers and reads the clock,
+//! all of it between a request and its response.
 
 use crate::napi::Direct;
 use std::{any::Any, io::IoSliceMut};

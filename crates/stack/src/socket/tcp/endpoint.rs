@@ -135,7 +135,7 @@ impl Endpoint {
 
     /// Whether there are sleepers or watchers.
     #[inline]
-    pub(super) fn is_watched(&self) -> bool {
+    pub(super) fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) != 0
     }
 
@@ -150,20 +150,20 @@ impl Endpoint {
     pub(super) fn watch(&self, watch: Arc<dyn Watch>) {
         let mut waits = lock(&self.waits);
         waits.reading.add_watcher(watch);
-        self.count(&waits);
+        self.update_waiters(&waits);
     }
 
     pub(super) fn unwatch(&self, watch: &Arc<dyn Watch>) {
         let mut waits = lock(&self.waits);
         waits.reading.remove_watcher(watch);
-        self.count(&waits);
+        self.update_waiters(&waits);
     }
 
     /// Tells the watchers that the socket is closed, and removes them.
     pub(super) fn close(&self) {
         let mut waits = lock(&self.waits);
         let watchers = waits.reading.take_watchers();
-        self.count(&waits);
+        self.update_waiters(&waits);
         drop(waits);
         for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
             watch.closed();
@@ -177,7 +177,7 @@ impl Endpoint {
         }
         let mut waits = lock(&self.waits);
         let next = waits.reading.pop_sleeper();
-        self.count(&waits);
+        self.update_waiters(&waits);
         drop(waits);
         if let Some(next) = next {
             next.wake();
@@ -196,7 +196,7 @@ impl Endpoint {
         std::ptr::from_ref(self).addr()
     }
 
-    fn count(&self, waits: &WaitQueues) {
+    fn update_waiters(&self, waits: &WaitQueues) {
         let count = waits.reading.len() + waits.writing.len();
         self.waiters.store(count, Ordering::SeqCst);
     }
@@ -244,7 +244,7 @@ impl Endpoint {
             waits.writing.drain_sleepers().for_each(|one| pass.wake.push(one));
         }
         let watchers = waits.reading.watchers();
-        self.count(&waits);
+        self.update_waiters(&waits);
         drop(waits);
         // More data is a new event even if there was some already. Room is one only if there was none before: `before`
         // may not know that a sender saw none, so `ROOM` says it.
@@ -349,10 +349,10 @@ macro_rules! wait_channel {
             ) -> Result<Option<Arc<Context>>, AlreadyReady> {
                 let mut waits = lock(&self.0.waits);
                 waits.$queue.add_sleeper(waiter.clone());
-                self.0.count(&waits);
+                self.0.update_waiters(&waits);
                 if self.0.state.load(Ordering::SeqCst) & u64::from($ready.0) != 0 {
                     waits.$queue.remove_sleeper(waiter);
-                    self.0.count(&waits);
+                    self.0.update_waiters(&waits);
                     return Err(AlreadyReady);
                 }
                 Ok(waits.last_napi.context())
@@ -361,7 +361,7 @@ macro_rules! wait_channel {
             fn finish_wait(&self, waiter: &Arc<Waiter>) {
                 let mut waits = lock(&self.0.waits);
                 let waited = waits.$queue.remove_sleeper(waiter);
-                self.0.count(&waits);
+                self.0.update_waiters(&waits);
                 drop(waits);
                 // A wake-up had removed this waiter, which leaves without an accept: the wake-up goes to the next.
                 if !waited && self.0.wakes_one {

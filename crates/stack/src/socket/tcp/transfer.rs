@@ -77,7 +77,7 @@ impl Inner {
             result = call.read_now().unwrap_or(result);
         }
         // The caller may go on to wait in an epoll, which does not call us before it sleeps.
-        if nonblocking || endpoint.is_watched() {
+        if nonblocking || endpoint.has_waiters() {
             channel.send_deferred_ack();
         }
         result
