@@ -281,7 +281,7 @@ fn corruption_shows_even_where_the_checksum_was_partial() {
 }
 
 #[test]
-fn senseless_faults_are_refused() {
+fn invalid_fault_settings_are_refused() {
     for (config, word) in [
         (receiving(Faults { loss: 1.5, ..Faults::default() }), "receive loss 1.5"),
         (transmitting(Faults { corruption: f64::NAN, ..Faults::default() }), "transmit corruption"),

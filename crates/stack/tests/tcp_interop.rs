@@ -192,7 +192,7 @@ fn at(address: &str) -> SocketAddr {
 }
 
 #[test]
-fn over_a_tap() {
+fn every_byte_arrives_over_a_faulty_tap() {
     needs_root!();
     let namespace = Lab::single().unwrap();
     let host = namespace
@@ -227,7 +227,7 @@ fn families(lab: &Lab) -> impl Iterator<Item = (SocketAddr, SocketAddr)> {
 }
 
 #[test]
-fn over_af_xdp_both_families() {
+fn every_byte_arrives_over_faulty_af_xdp_in_both_families() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let host = shared(&lab);

@@ -32,7 +32,7 @@ fn closed_port<W: World>(world: &W) -> std::net::SocketAddr {
     listener(world).local_addr().unwrap()
 }
 
-script!(a_socket_that_is_not_connected, idle);
+script!(an_unconnected_socket_matches_linux, idle);
 fn idle<W: World>(world: &W, log: &mut Log) {
     let socket = world.socket(0);
     log.events("poll", &socket, 0);
@@ -49,7 +49,7 @@ fn idle<W: World>(world: &W, log: &mut Log) {
     log.note("foreign", world.socket(0).bind("192.0.2.1:0".parse().unwrap()));
 }
 
-script!(connecting_and_waiting, blocking);
+script!(blocking_connect_matches_linux, blocking);
 fn blocking<W: World>(world: &W, log: &mut Log) {
     let closed_port = closed_port(world);
     let refused = world.socket(0);
@@ -71,7 +71,7 @@ fn blocking<W: World>(world: &W, log: &mut Log) {
     log.note("port 0", world.socket(0).connect(world.at(1, 0)));
 }
 
-script!(connecting_without_waiting, nonblocking);
+script!(nonblocking_connect_matches_linux, nonblocking);
 fn nonblocking<W: World>(world: &W, log: &mut Log) {
     let listener = listener(world);
     let to = listener.local_addr().unwrap();
@@ -116,7 +116,7 @@ fn named<W: World>(world: &W) -> (W::Socket, std::net::SocketAddr) {
     (socket, local)
 }
 
-script!(connecting_again_after_a_failure, again);
+script!(connect_after_a_failure_matches_linux, again);
 fn again<W: World>(world: &W, log: &mut Log) {
     let there = listener(world);
     let to = there.local_addr().unwrap();
@@ -166,7 +166,7 @@ fn again<W: World>(world: &W, log: &mut Log) {
     log.note("to it", world.socket(1).connect(local));
 }
 
-script!(talking, data);
+script!(data_transfer_matches_linux, data);
 fn data<W: World>(world: &W, log: &mut Log) {
     let (client, server) = pair(world);
     log.note("send", client.send(b"hello"));
@@ -189,7 +189,7 @@ fn data<W: World>(world: &W, log: &mut Log) {
     log.note("no time", server.set_read_timeout(Some(Duration::ZERO)));
 }
 
-script!(one_side_ends, half_close);
+script!(half_close_matches_linux, half_close);
 fn half_close<W: World>(world: &W, log: &mut Log) {
     let (client, server) = pair(world);
     log.note("send", client.send(b"last words"));
@@ -216,7 +216,7 @@ fn half_close<W: World>(world: &W, log: &mut Log) {
     log.recv("the end", &server);
 }
 
-script!(one_side_listens_no_more, shut_for_reading);
+script!(shutdown_for_reading_matches_linux, shut_for_reading);
 fn shut_for_reading<W: World>(world: &W, log: &mut Log) {
     let (client, server) = pair(world);
     log.note("shutdown", server.shutdown(Shutdown::Read));
@@ -230,7 +230,7 @@ fn shut_for_reading<W: World>(world: &W, log: &mut Log) {
     log.events("server", &server, POLLRDHUP);
 }
 
-script!(a_reset, reset);
+script!(a_reset_matches_linux, reset);
 fn reset<W: World>(world: &W, log: &mut Log) {
     let (client, server) = pair(world);
     log.note("left behind", client.send(b"left behind"));
@@ -261,7 +261,7 @@ fn reset<W: World>(world: &W, log: &mut Log) {
     log.recv("recv", &server);
 }
 
-script!(the_peer_closes, close);
+script!(close_by_the_peer_matches_linux, close);
 fn close<W: World>(world: &W, log: &mut Log) {
     let (client, server) = pair(world);
     log.note("send", client.send(b"bye"));
@@ -282,7 +282,7 @@ fn close<W: World>(world: &W, log: &mut Log) {
     log.recv("reset", &server);
 }
 
-script!(listening, listen);
+script!(listen_and_accept_match_linux, listen);
 fn listen<W: World>(world: &W, log: &mut Log) {
     let socket = listener(world);
     let to = socket.local_addr().unwrap();
@@ -324,7 +324,7 @@ fn listen<W: World>(world: &W, log: &mut Log) {
     log.note("no listener", late.connect(to));
 }
 
-script!(who_gets_a_port, ports);
+script!(port_conflicts_match_linux, ports);
 fn ports<W: World>(world: &W, log: &mut Log) {
     for (first, second) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let one = world.socket(1);
@@ -393,7 +393,7 @@ fn emptied(socket: &impl Tcp, sent: usize) -> usize {
     got
 }
 
-script!(a_full_pipe, full);
+script!(a_full_send_buffer_matches_linux, full);
 fn full<W: World>(world: &W, log: &mut Log) {
     let (client, server) = pair(world);
     client.set_nonblocking(true).unwrap();
@@ -412,7 +412,7 @@ fn full<W: World>(world: &W, log: &mut Log) {
     log.note("whole", Ok::<_, std::io::Error>(got == sent));
 }
 
-script!(little_may_wait_to_be_sent, low_water);
+script!(tcp_notsent_lowat_matches_linux, low_water);
 fn low_water<W: World>(world: &W, log: &mut Log) {
     let listener = world.socket(1);
     listener.setsockopt(SOL_SOCKET, SO_RCVBUF, 8_192).unwrap();
@@ -438,7 +438,7 @@ fn low_water<W: World>(world: &W, log: &mut Log) {
     }
 }
 
-script!(little_may_wait_to_be_received, receive_low_water);
+script!(so_rcvlowat_matches_linux, receive_low_water);
 fn receive_low_water<W: World>(world: &W, log: &mut Log) {
     let (client, server) = pair(world);
     server.setsockopt(SOL_SOCKET, SO_RCVLOWAT, 6).unwrap();
@@ -479,7 +479,7 @@ fn receive_low_water<W: World>(world: &W, log: &mut Log) {
     log.recv("the end", &server);
 }
 
-script!(options_and_their_values, options);
+script!(option_values_match_linux, options);
 fn options<W: World>(world: &W, log: &mut Log) {
     let socket = world.socket(0);
     let names = [
@@ -523,7 +523,7 @@ fn options<W: World>(world: &W, log: &mut Log) {
     }
 }
 
-script!(quick_acknowledgments_switched_off_and_on, quick_acks);
+script!(tcp_quickack_matches_linux, quick_acks);
 fn quick_acks<W: World>(world: &W, log: &mut Log) {
     let (client, _server) = pair(world);
     for value in [0, 1] {

@@ -72,7 +72,7 @@ fn compare(section: &str, text: &str) {
 }
 
 #[test]
-fn one_flow() {
+fn one_flow_transfers_as_recorded() {
     let mut text = String::from(
         "One flow for 15 s over 50 Mbit/s. Loss and reordering (held back for a quarter of the round trip) in percent\n\
          of packets; the buffer in kB. Throughput in MB/s of data and in percent of what the link carries;\n\
@@ -123,7 +123,7 @@ fn without_timestamps_reordering_costs_a_long_path_little() {
 }
 
 #[test]
-fn flows_that_share_a_bottleneck() {
+fn flows_share_a_bottleneck_as_recorded() {
     let mut text = String::from(
         "Flows that share 50 Mbit/s for 30 s, counted from 10 s on. The buffer in kB; throughput of all in percent of\n\
          what the link carries; fairness by Jain's index (1: all get the same); the least and the most a flow\n\

@@ -26,7 +26,7 @@ use std::{
 };
 
 #[test]
-fn a_datagram_and_its_answer() {
+fn a_datagram_and_its_answer_arrive() {
     let (one, two) = hosts();
     let server = UdpSocket::bind(&two, "0.0.0.0:7").unwrap();
     let client = UdpSocket::bind(&one, "0.0.0.0:0").unwrap();

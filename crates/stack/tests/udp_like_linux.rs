@@ -239,7 +239,7 @@ fn addressing<W: World>(world: &W, log: &mut Log) {
     log.recv("receives from its peer only", &socket);
 }
 
-script!(how_much_fits, sizes);
+script!(truncation_matches_linux, sizes);
 fn sizes<W: World>(world: &W, log: &mut Log) {
     let (left, right) = pair(world);
     log.note("empty", left.send(b""));
@@ -259,7 +259,7 @@ fn sizes<W: World>(world: &W, log: &mut Log) {
     log.note("large", left.send_to(&vec![0; 65_508], to));
 }
 
-script!(waiting_in_vain, waiting);
+script!(receive_timeouts_match_linux, waiting);
 fn waiting<W: World>(world: &W, log: &mut Log) {
     let (left, right) = pair(world);
     right.set_read_timeout(SHORT).unwrap();
@@ -319,7 +319,7 @@ fn error_first<W: World>(world: &W, log: &mut Log) {
     log.recv("data", &left);
 }
 
-script!(shutting_down, shutdown);
+script!(udp_shutdown_matches_linux, shutdown);
 fn shutdown<W: World>(world: &W, log: &mut Log) {
     let socket = world.bind(0, 0).unwrap();
     log.note("unconnected", socket.shutdown(Shutdown::Read));

@@ -257,7 +257,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
         let _ = wire_walk::frame(&bytes);
     }
 
@@ -275,7 +275,7 @@ proptest! {
 }
 
 #[test]
-fn good_frames_are_good() {
+fn good_frames_parse() {
     for bytes in good() {
         assert_eq!(wire_walk::frame(&bytes), Ok(()), "{bytes:02x?}");
     }

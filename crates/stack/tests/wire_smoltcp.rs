@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn arp_both_ways(
+    fn arp_agrees_with_smoltcp_in_both_directions(
         (smac, tmac, op) in any::<([u8; 6], [u8; 6], u16)>(),
         (sip, tip) in (address(), address()),
     ) {
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn echo_both_ways((ident, seq_no, reply) in any::<(u16, u16, bool)>(), data in data()) {
+    fn echo_agrees_with_smoltcp_in_both_directions((ident, seq_no, reply) in any::<(u16, u16, bool)>(), data in data()) {
         let caps = ChecksumCapabilities::default();
         let (kind, repr) = if reply {
             (icmp::Type::ECHO_REPLY, peer::Icmpv4Repr::EchoReply { ident, seq_no, data: &data })

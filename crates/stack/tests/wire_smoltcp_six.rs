@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn headers_both_ways(
+    fn headers_agree_with_smoltcp_in_both_directions(
         (src, dst) in (address(), address()),
         (next, hop_limit, class, label) in (any::<u8>(), any::<u8>(), any::<u8>(), 0u32..1 << 20),
         data in data(),
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn fragment_headers_both_ways(
+    fn fragment_headers_agree_with_smoltcp_in_both_directions(
         (offset, more, ident) in (0u16..1 << 13, any::<bool>(), any::<u32>()),
         data in prop::collection::vec(any::<u8>(), 24..25),
     ) {
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn echo_both_ways(
+    fn echo_agrees_with_smoltcp_in_both_directions(
         (src, dst) in (address(), address()),
         (ident, seq_no) in any::<(u16, u16)>(),
         data in data(),
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn neighbour_discovery_both_ways(
+    fn neighbour_discovery_agrees_with_smoltcp_in_both_directions(
         (src, dst, target) in (unicast(), unicast(), unicast()),
         mac in mac(),
         (solicited, overrides) in any::<(bool, bool)>(),

@@ -158,7 +158,7 @@ fn a_key_whose_value_is_replaced_is_always_found() {
 }
 
 #[test]
-fn a_key_is_found_while_its_neighbours_come_and_go() {
+fn a_key_is_found_while_others_in_its_slot_come_and_go() {
     check(Some(3), || {
         let left = Arc::new(AtomicU64::new(0));
         let table = table(1);

@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_of_many_pieces_begins_in_the_right_one() {
+    fn the_rest_of_many_buffers_starts_at_the_right_byte() {
         let text: Vec<u8> = (0..100).collect();
         let data: Vec<IoSlice> = text.chunks(3).map(IoSlice::new).collect();
         for skip in 0..=100 {
