@@ -103,9 +103,9 @@ fn one_of_two_spinners_on_one_cpu_sleeps_instead() {
     pin(cpus()[0]);
     let crowded =
         |host: &Host| host.contexts().map(|context| context.stats().bp_crowded).sum::<u64>();
-    for (socket, busy_poll) in [(&left, 60_000), (&right, 10)] {
+    for (socket, timeout) in [(&left, 60_000), (&right, 10)] {
         socket.set_busy_poll(60_000_000).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(patience))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(timeout))).unwrap();
     }
     thread::scope(|scope| {
         let waiting = scope.spawn(|| left.recv(&mut [0; 8]));
