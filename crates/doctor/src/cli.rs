@@ -1,4 +1,4 @@
-//! The options of `busypoll doctor`, and what they set in motion.
+//! The options of `busypoll doctor`, and its main function.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -10,27 +10,27 @@ use busypoll_policy::units;
 use crate::report::Style;
 use crate::{Error, Scope, diagnose, rules};
 
-/// Can busy polling work here, does it, and what to do about it.
+/// Check whether busy polling can work here, whether it does, and how to fix what is wrong.
 ///
-/// Looks and changes nothing. Exit code 0: working or fine; 1: there are findings; 2: could not look.
+/// Changes nothing. Exit code 0: working or fine; 1: there are findings; 2: could not check.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:
   busypoll doctor                     this machine and every device that is up
   busypoll doctor --pid 1234          a process: its sockets, how they wait, what is wrong
   busypoll doctor --pid 1234 --prove 2s   and whether its packets are found by busy polling
   busypoll doctor eth0 --json         one device, for a program
-  busypoll doctor --peer 10.0.0.2     the way to a peer and the device behind it")]
+  busypoll doctor --peer 10.0.0.2     the route to a peer and the device it uses")]
 pub struct DoctorArgs {
-    /// Devices to look at [default: all that are up, but loopback]
+    /// Devices to check [default: all that are up, except loopback]
     #[arg(value_name = "IF")]
     pub devices: Vec<String>,
-    /// The way to this address, or to the first of this name, and the device behind it
+    /// The route to this address, or to the first address of this name, and the device it uses
     #[arg(long, value_name = "HOST", value_parser = peer)]
     pub peer: Option<IpAddr>,
     /// These processes: each socket and epoll instance, and what keeps it from busy polling
     #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = units::pid)]
     pub pid: Vec<u32>,
-    /// Watch for so long (2s, 500ms) how packets are really found
+    /// Count for this long (2s, 500ms) how packets are really found
     #[arg(long, value_name = "TIME", value_parser = prove_time)]
     pub prove: Option<Duration>,
     /// Print the report as JSON
@@ -41,7 +41,7 @@ pub struct DoctorArgs {
     pub list: bool,
 }
 
-/// An address; of a name the one that a program would try first (getaddrinfo(3)).
+/// An address; for a name, the address that a program would try first (getaddrinfo(3)).
 fn peer(text: &str) -> Result<IpAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -59,10 +59,10 @@ fn prove_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Looks and prints the report to `out`.
+/// Runs the checks and prints the report to `out`.
 ///
 /// # Errors
-/// One line where the question cannot be answered: exit code 2.
+/// One line if the question cannot be answered: exit code 2.
 pub fn run_doctor(args: &DoctorArgs, out: &mut impl Write) -> Result<ExitCode, Error> {
     if args.list {
         list(out)?;

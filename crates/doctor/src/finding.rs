@@ -1,4 +1,4 @@
-//! One finding: which rule applies, to what, what was read, and the command that cures it.
+//! One finding: which rule applies, to what, the evidence, and the command that fixes it.
 
 use std::fmt;
 
@@ -7,32 +7,32 @@ use serde::{Serialize, Serializer};
 
 use crate::Rule;
 
-/// What is said about busy polling, in the product's own words. The worst come first.
+/// The verdict of a rule on busy polling. The worst come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// It cannot work as things stand.
+    /// It cannot work in this configuration.
     Impossible,
     /// It does damage, or something undoes it.
     Harmful,
+    /// It is switched on and has no effect.
     /// It is switched on and changes nothing.
     #[serde(rename = "on but no effect")]
     NoEffect,
     /// It could work and is not switched on.
     Off,
-    /// The machine is what keeps it from working better, and no setting changes that.
+    /// A limit of the machine that no setting changes.
     Limited,
-    /// Could not be looked at; the evidence says why.
+    /// It could not be checked; the evidence says why.
     #[serde(rename = "not seen")]
     NotSeen,
-    /// It works, and the evidence says how much.
+    /// It works; the evidence has the figures.
     Working,
-    /// Looked at, and nothing is in the way.
+    /// It was checked, and nothing is wrong.
     Fine,
 }
 
 impl Verdict {
-    /// Whether this is something to act upon (exit code 1).
+    /// Whether the user should act on it (exit code 1).
     pub fn is_fault(self) -> bool {
         self < Verdict::Limited
     }
@@ -62,7 +62,7 @@ impl fmt::Display for Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Subject {
-    /// This machine, or this process's place in it.
+    /// This machine, or the container that this process runs in.
     Machine,
     /// A network device.
     Device {
@@ -73,7 +73,7 @@ pub enum Subject {
     PeerDevice {
         /// Its name there.
         name: String,
-        /// A file that opens that namespace.
+        /// A file that opens that network namespace (setns(2)).
         netns: String,
         /// The device here.
         of: String,
@@ -112,7 +112,7 @@ pub enum Subject {
         name: String,
         /// The descriptor's number.
         fd: u32,
-        /// What it is, in a few words: `udp 10.0.0.1:53`, `epoll`.
+        /// A short description: `udp 10.0.0.1:53`, `epoll`.
         what: String,
     },
 }
@@ -143,12 +143,12 @@ impl fmt::Display for Subject {
     }
 }
 
-/// One thing that was read and what it said.
+/// One thing that was read, and its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     /// Where: a file, a command, or a call that shows the same.
     pub read: String,
-    /// What it said.
+    /// The value.
     pub said: String,
 }
 
@@ -159,11 +159,11 @@ pub struct Finding {
     pub rule: &'static Rule,
     /// What it is about.
     pub subject: Subject,
-    /// What is the case, in one line.
+    /// The case at hand, in one line.
     pub what: String,
     /// What was read.
     pub evidence: Vec<Evidence>,
-    /// A shell command that cures it; none where nothing does.
+    /// A shell command that fixes it, if there is one.
     pub remedy: Option<String>,
 }
 
@@ -175,14 +175,14 @@ impl Rule {
 }
 
 impl Finding {
-    /// Adds what was read, and what it said.
+    /// Adds what was read, and its value.
     #[must_use]
     pub fn evidence(mut self, read: impl Into<String>, said: impl fmt::Display) -> Self {
         self.evidence.push(Evidence { read: read.into(), said: said.to_string() });
         self
     }
 
-    /// Adds the command that cures it; it must work as printed.
+    /// Adds the command that fixes it; it must work as printed.
     #[must_use]
     pub fn remedy(mut self, command: impl Into<String>) -> Self {
         self.remedy = Some(command.into());

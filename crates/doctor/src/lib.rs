@@ -1,21 +1,21 @@
-//! Can busy polling work here, does it, and what to do about it.
+//! Checks whether busy polling can work here, whether it does, and how to fix what is wrong.
 //!
-//! Reads; never changes a setting that anybody else uses. One run is: a [`Scope`] (what was asked), the
+//! Reads only; never changes a setting that another program uses. One run: a [`Scope`] (the question), and the
 //! [`CHECKS`] one after another, each adding [`Finding`]s and facts to one [`Report`].
 //!
 //! | module | answers |
 //! |---|---|
-//! | `can` | can it: kernel, privileges, the devices, the way to a peer |
+//! | `can` | can it: kernel, privileges, the devices, the route to a peer |
 //! | `fit` | is the machine fit: coalescing, interrupts, CPUs, power, memory, clock |
 //! | `process` | does it: every process's sockets, epoll instances and threads |
-//! | `prove` | is it true: what was counted while packets came |
+//! | `prove` | is it true: what was counted while packets arrived |
 //!
 //! **To add a check**: write its rules into the table in `rules` (stable code, verdict, meaning, why,
-//! source), write a function of type [`Check`], and name it in [`CHECKS`]. Such a function
+//! source), write a function of type [`Check`], and add it to [`CHECKS`]. Such a function
 //! - skips what [`Scope`] does not ask for,
-//! - says what it found with [`Report::add`] of `RULE.finding(subject, "what is the case")`, evidence
-//!   and remedy included, also where all is well (verdicts `fine` and `working`),
-//! - says with [`Report::not_seen`] what it could not look at, and goes on,
+//! - reports with [`Report::add`] of `RULE.finding(subject, "the case at hand")`, with evidence and remedy,
+//!   also where nothing is wrong (verdicts `fine` and `working`),
+//! - reports with [`Report::not_seen`] what it could not read, and continues,
 //! - returns an [`Error`] only where the user's question cannot be answered at all: no such device,
 //!   no such process. That ends the run with one line and exit code 2.
 
@@ -40,17 +40,17 @@ pub use rules::Rule;
 /// What the user asked about.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// Devices by name; empty: all that are up, but loopback.
+    /// Devices by name; empty: all that are up, except loopback.
     pub devices: Vec<String>,
-    /// A peer: the way there and the device behind it.
+    /// A peer: the route to it and the device it uses.
     pub peer: Option<IpAddr>,
-    /// Processes; empty: all that can be seen.
+    /// Processes; empty: all that are visible.
     pub pids: Vec<u32>,
-    /// Watch for so long whether packets really are busy polled.
+    /// Count for this long whether packets really are busy polled.
     pub prove: Option<Duration>,
 }
 
-/// Looks at one thing and reports on it.
+/// Checks one thing and adds to the report.
 pub type Check = fn(&Scope, &mut Report) -> Result<(), Error>;
 
 /// Every check, in the order in which they run and their facts are shown.
@@ -66,7 +66,7 @@ pub const CHECKS: &[Check] = &[
 /// Runs every check.
 ///
 /// # Errors
-/// Where the question cannot be answered at all, such as for a device that does not exist.
+/// If the question cannot be answered at all, such as for a device that does not exist.
 ///
 /// ```
 /// use busypoll_doctor::{Scope, diagnose};

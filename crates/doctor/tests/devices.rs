@@ -1,5 +1,5 @@
-//! The verdict on every kind of device that can be made here, held against what a socket really learns,
-//! and the remedies run as printed.
+//! The verdict on every kind of device that can be made here, compared with the NAPI ids that sockets really
+//! learn; and the remedies, run as printed.
 
 mod common;
 
@@ -29,21 +29,21 @@ fn ids(lab: &Lab) -> [bool; 2] {
 }
 
 #[test]
-fn veth_is_judged_right_in_every_state_and_cured_at_both_ends() {
+fn veth_is_judged_right_in_every_state_and_fixed_at_both_ends() {
     needs_root!();
     needs!(program "ethtool", program "nsenter");
     for (gro, tso) in [(false, false), (false, true), (true, false), (true, true)] {
         let lab = Lab::builder().gro(gro).tso(tso).build().unwrap();
         let report = ask(&lab.client, lab.client.interface());
         let mut expected = Vec::new();
-        // Once for each end.
+        // One finding for each end.
         expected.extend([["BP-VETH-GRO-OFF"; 2]].into_iter().flatten().filter(|_| !gro));
         expected.extend([["BP-VETH-TSO-ON"; 2]].into_iter().flatten().filter(|_| tso));
         assert_eq!(codes(&report), expected, "gro {gro} tso {tso}");
         let mut text = Vec::new();
         report.write_text(&mut text, Style { colour: false }).unwrap();
         let text = String::from_utf8(text).unwrap();
-        // veth's queues name no instance, and yet a program polls its AF_XDP sockets.
+        // veth's queues name no instance, but a program can poll its AF_XDP sockets.
         assert!(text.contains("one receive queue; AF_XDP: copy"), "{text}");
         assert!(text.contains("only its program can poll") && !text.contains(",:"), "{text}");
         let good = expected.is_empty();
@@ -56,7 +56,7 @@ fn veth_is_judged_right_in_every_state_and_cured_at_both_ends() {
 }
 
 #[test]
-fn both_ends_in_one_namespace_are_named_once() {
+fn both_ends_in_one_namespace_are_reported_once() {
     needs_root!();
     needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
@@ -74,7 +74,7 @@ fn both_ends_in_one_namespace_are_named_once() {
 }
 
 #[test]
-fn a_device_that_is_down_is_brought_up() {
+fn the_remedy_brings_a_down_device_up() {
     needs_root!();
     needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
@@ -89,7 +89,7 @@ fn a_device_that_is_down_is_brought_up() {
 }
 
 #[test]
-fn rps_is_found_and_switched_off_in_the_right_sysfs() {
+fn rps_is_found_and_its_remedy_writes_the_right_sysfs() {
     needs_root!();
     let lab = Lab::builder().queues(2).build().unwrap();
     let device = lab.server.interface();
@@ -108,7 +108,7 @@ fn rps_is_found_and_switched_off_in_the_right_sysfs() {
 }
 
 #[test]
-fn timers_left_set_are_found_and_taken_back() {
+fn deferral_settings_are_found_and_reset_by_the_remedy() {
     needs_root!();
     let change = |flush, defer, suspend| NapiChange {
         gro_flush_timeout_ns: Some(flush),
@@ -138,7 +138,7 @@ fn timers_left_set_are_found_and_taken_back() {
 }
 
 #[test]
-fn a_timer_is_a_fault_unless_somebody_polls_longer_or_prefers_to() {
+fn a_deferral_timer_is_a_fault_unless_a_poller_polls_longer_or_prefers_busy_polling() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let host = &lab.server;
@@ -168,7 +168,7 @@ fn a_timer_is_a_fault_unless_somebody_polls_longer_or_prefers_to() {
 }
 
 #[test]
-fn an_xdp_program_gives_veth_its_instances_and_is_named() {
+fn an_xdp_program_gives_veth_napi_instances_and_is_reported() {
     needs_root!();
     needs!(program "ip", program "clang");
     let lab = Lab::builder().gro(false).build().unwrap();
@@ -184,7 +184,7 @@ fn an_xdp_program_gives_veth_its_instances_and_is_named() {
     assert!(done.status.success(), "{done:?}");
     let report = ask(&lab.server, device);
     assert!(report.findings().iter().any(|f| f.rule.code == "BP-XDP-ATTACHED"));
-    // Only the client's end is without.
+    // Only the client's end has no XDP program.
     let told: Vec<_> =
         about_devices(&report).into_iter().filter(|f| f.verdict().is_fault()).collect();
     let [finding] = told[..] else { panic!("{told:?}") };
@@ -211,7 +211,7 @@ fn loopback_and_tap_are_impossible_and_have_no_remedy() {
 }
 
 #[test]
-fn stacked_devices_are_judged_by_what_they_stand_on() {
+fn stacked_devices_are_judged_by_the_device_below() {
     needs_root!();
     needs!(program "ip");
     let lab = Lab::builder().tso(true).build().unwrap();
@@ -224,7 +224,7 @@ fn stacked_devices_are_judged_by_what_they_stand_on() {
     ] {
         assert!(lab.client.command("ip").args(words.split(' ')).status().unwrap().success());
     }
-    // The far end's own findings are not this host's.
+    // The far end has findings of its own, which are not reported here.
     assert_eq!(codes(&ask(&lab.client, "vx7")), ["BP-VETH-TSO-ON"; 2]);
     let report = ask(&lab.client, "br7");
     let told: Vec<_> = about_devices(&report).iter().map(|f| f.rule.code).collect();
@@ -232,7 +232,7 @@ fn stacked_devices_are_judged_by_what_they_stand_on() {
 }
 
 #[test]
-fn the_way_to_a_peer_leads_to_the_device_behind_it() {
+fn a_peer_is_judged_by_the_device_of_its_route() {
     needs_root!();
     let lab = Lab::builder().gro(false).build().unwrap();
     let to = |address: &str| {

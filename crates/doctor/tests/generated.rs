@@ -1,9 +1,9 @@
-//! Random states of a device, shapes of a program and settings: the doctor's verdict against packets counted by other
-//! counters of the kernel's (`BusyPollRxPackets`, the sender's own count) meanwhile. No "works" below a half, no
-//! "nothing stands in the way" with less than a half, no fault claimed where most are polled, and a timer that packets
-//! wait for is named.
+//! Random device settings, programs and busy-poll settings: the doctor's verdict against packets counted meanwhile by
+//! independent counters (`BusyPollRxPackets`, the sender's own count). The rules: never "works" below a half, never
+//! "nothing stands in the way" below a half, no fault where most packets are polled, and a timer that delays packets
+//! is named.
 //!
-//! Five hundred, from a seed of one's own:
+//! Five hundred cases, from a seed:
 //! `SEED=7 cargo test -p busypoll-doctor --test generated -- --ignored --nocapture five_hundred`
 
 mod programs;
@@ -154,7 +154,7 @@ impl Case {
         )
     }
 
-    /// Makes the device so.
+    /// Configures the device.
     fn make(&self, lab: &Lab, xdp_object: Option<&str>) {
         let device = lab.server.interface();
         let mut script = String::from("set -e\n");
@@ -188,7 +188,7 @@ impl Case {
             if rps {
                 sysfs.set_attribute(upper, "queues/rx-0/rps_cpus", "3").unwrap();
             }
-            // Without an instance there is none to be threaded.
+            // Without a NAPI instance the write fails.
             if threaded {
                 let _ = sysfs.set_attribute(device, "threaded", "1");
             }
@@ -201,7 +201,7 @@ impl Case {
     }
 }
 
-/// Requests, one at a time, until it is stopped.
+/// Requests, one at a time, until dropped.
 struct Requests {
     sent: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -235,9 +235,9 @@ impl Drop for Requests {
     }
 }
 
-/// Fewer packets are no truth to hold a verdict against.
+/// With fewer packets the share is too uncertain to compare a verdict with.
 const ENOUGH: u64 = 60;
-/// The counters run a little longer than the doctor counts, and beside other programs: so near a half both are right.
+/// The counters run a little longer than the doctor counts, and count other programs: near a half any verdict is right.
 const MARGIN: u64 = 15;
 
 /// What is wrong with the verdict, if anything.
@@ -245,7 +245,7 @@ fn judge(case: &Case, report: &Report, polled: u64, sent: u64) -> Option<String>
     if sent < ENOUGH {
         return None;
     }
-    // What RPS takes from who polled is not found by polling.
+    // A packet that RPS moves to another CPU is not found by polling.
     let share = if case.rps { 0 } else { (100 * polled / sent).min(100) };
     let summary = report.summary();
     let of_process: Vec<&str> = report
@@ -274,7 +274,7 @@ fn judge(case: &Case, report: &Report, polled: u64, sent: u64) -> Option<String>
         && !quiet
         && !text.contains("timer")
     {
-        return Some(format!("a timer of {} ns is not told: {text}", case.flush));
+        return Some(format!("a timer of {} ns is not in the report: {text}", case.flush));
     }
     None
 }
@@ -283,11 +283,11 @@ fn wrong(case: &Case, xdp_object: Option<&str>) -> Option<String> {
     let lab = Lab::builder().gro(case.gro).tso(false).build().unwrap();
     case.make(&lab, xdp_object);
     let mut program = Program::start(lab.server.command("python3"), &case.script());
-    program.hear();
+    program.read_line();
     let requests = Requests::start(&lab, Duration::from_micros(case.gap));
     std::thread::sleep(Duration::from_millis(100));
     if case.tso_at_peer {
-        // After the id was learnt: the harder case.
+        // After the socket has learnt the id: the harder case.
         let set = format!("ethtool -K {} tso on", lab.client.interface());
         assert!(lab.client.command("sh").args(["-c", &set]).status().unwrap().success());
     }
@@ -302,7 +302,7 @@ fn wrong(case: &Case, xdp_object: Option<&str>) -> Option<String> {
         let polled = stat::busy_poll_rx_packets().unwrap() - polled;
         (report, polled, requests.sent.load(Relaxed) - sent)
     };
-    // On a busy machine a look and the counters around it may meet different moments: what is wrong stays wrong.
+    // On a busy machine the doctor and the counters may see different packets: only a repeated error counts.
     let mut last = None;
     for _ in 0..3 {
         let (report, polled, sent) = lab.server.enter(look).unwrap();
@@ -312,7 +312,7 @@ fn wrong(case: &Case, xdp_object: Option<&str>) -> Option<String> {
     last
 }
 
-/// An XDP program that lets all pass, where there is a compiler for one.
+/// An XDP program that passes every packet, if there is a compiler.
 fn xdp_object() -> Option<String> {
     let path =
         format!("{}/busypoll-generated-{}.o", std::env::temp_dir().display(), std::process::id());
@@ -322,7 +322,7 @@ fn xdp_object() -> Option<String> {
     made.then_some(path)
 }
 
-fn go_through(cases: u64, seed: u64) {
+fn run_cases(cases: u64, seed: u64) {
     let object = xdp_object();
     let mut failures = Vec::new();
     for i in 0..cases {
@@ -340,10 +340,10 @@ fn go_through(cases: u64, seed: u64) {
 }
 
 #[test]
-fn some_combinations() {
+fn the_verdict_agrees_with_the_counters_in_twenty_random_cases() {
     needs_root!();
     needs!(program "python3", program "ip", program "ethtool");
-    go_through(20, 1);
+    run_cases(20, 1);
 }
 
 #[test]
@@ -352,5 +352,5 @@ fn five_hundred() {
     needs_root!();
     needs!(program "python3", program "ip", program "ethtool");
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
-    go_through(500, seed.unwrap_or(1));
+    run_cases(500, seed.unwrap_or(1));
 }

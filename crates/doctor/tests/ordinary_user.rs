@@ -1,4 +1,4 @@
-//! The doctor without privileges: one's own processes are seen, what is not seen is said in one line.
+//! The doctor without privileges: it sees the user's own processes, and reports what it cannot see in one line.
 
 mod programs;
 
@@ -13,11 +13,11 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 const NOBODY: u32 = 65534;
 
-/// Runs `work` in the host as an ordinary user, on a thread that ends with it.
+/// Runs `work` in the host as an ordinary user, on a thread of its own.
 fn as_nobody<R: Send>(host: &LabHost, work: impl FnOnce() -> R + Send) -> R {
     host.enter(|| {
         let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-        // Unlike libc's calls of these names they change the calling thread alone.
+        // Unlike libc's calls of these names they change only the calling thread.
         set_thread_groups(&[]).unwrap();
         set_thread_res_gid(gid, gid, gid).unwrap();
         set_thread_res_uid(uid, uid, uid).unwrap();
@@ -26,7 +26,7 @@ fn as_nobody<R: Send>(host: &LabHost, work: impl FnOnce() -> R + Send) -> R {
     .unwrap()
 }
 
-/// A program of that user's in the host. The system's Python: others may lie in folders of root's.
+/// A program of that user in the host. Uses the system's Python: others may be in directories that only root can read.
 fn program(host: &LabHost, script: &str) -> Program {
     let mut python = host.command("setpriv");
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"];
@@ -45,7 +45,7 @@ fn finding<'a>(report: &'a Report, code: &str) -> Option<&'a Finding> {
     report.findings().into_iter().find(|f| f.rule.code == code)
 }
 
-/// A packet from the client.
+/// Sends a packet from the client.
 fn packet(lab: &Lab) {
     lab.client
         .enter(|| {
@@ -56,20 +56,20 @@ fn packet(lab: &Lab) {
 }
 
 #[test]
-fn ones_own_processes_are_seen() {
+fn the_users_own_processes_are_seen() {
     needs_all!();
     let lab = Lab::builder().build().unwrap();
     let mut own = program(
         &lab.server,
         "s = udp(7000, 50); e = epoll([s]); say(s.fileno()); s.recv(9); e.poll(60)",
     );
-    let fd = own.hear();
+    let fd = own.read_line();
     packet(&lab);
     let scope = Scope { pids: vec![own.pid()], ..Scope::default() };
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let report = as_nobody(&lab.server, || diagnose(&scope)).unwrap();
-        // Of another network namespace this user cannot see net.core.busy_poll, which is not to say that it is 0.
+        // In another network namespace net.core.busy_poll is not visible, which does not mean that it is 0.
         assert!(finding(&report, "BP-SOCK-IN-EPOLL").is_none(), "{:#?}", report.findings());
         let unseen = |f: &&Finding| f.subject.to_string().contains(&format!("fd {fd} udp"));
         let Some(found) = report.findings().into_iter().find(unseen) else {
@@ -88,11 +88,11 @@ fn ones_own_processes_are_seen() {
 }
 
 #[test]
-fn others_are_counted_in_one_line_and_asking_for_one_is_an_error() {
+fn other_users_processes_are_counted_in_one_line_and_asking_for_one_is_an_error() {
     needs_all!();
     let lab = Lab::builder().build().unwrap();
     let mut roots = Program::start(lab.server.command("/usr/bin/python3"), "say(); heard()");
-    roots.hear();
+    roots.read_line();
     let report = as_nobody(&lab.server, || diagnose(&Scope::default())).unwrap();
     let unseen: Vec<_> = report
         .findings()
@@ -109,26 +109,26 @@ fn others_are_counted_in_one_line_and_asking_for_one_is_an_error() {
 }
 
 #[test]
-fn no_such_process() {
+fn a_pid_without_a_process_is_an_error() {
     let error = diagnose(&Scope { pids: vec![u32::MAX / 2], ..Scope::default() }).unwrap_err();
     assert_eq!(error.to_string(), "process 2147483647: no such process; ps lists those there are");
 }
 
 #[test]
-fn the_kernels_own_counters_prove_it_too() {
+fn without_bpf_the_kernels_own_counters_prove_busy_polling() {
     needs_all!();
     let lab = Lab::builder().build().unwrap();
     let mut server = program(
         &lab.server,
         "s = udp(7000, 5000); say()\nwhile True:\n    d, a = s.recvfrom(9); s.sendto(d, a)",
     );
-    server.hear();
+    server.read_line();
     let mut client = Program::start(
         lab.client.command("/usr/bin/python3"),
         "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(1, BUSY_POLL, 5000)\n\
          s.connect(('10.77.0.2', 7000)); say()\nwhile True: s.send(b'x'); s.recv(9)",
     );
-    client.hear();
+    client.read_line();
     let scope = Scope {
         devices: vec![lab.server.interface().into()],
         prove: Some(Duration::from_millis(500)),
@@ -137,6 +137,7 @@ fn the_kernels_own_counters_prove_it_too() {
     let report = as_nobody(&lab.server, || diagnose(&scope)).unwrap();
     let proof = finding(&report, "BP-PROVE-WORKING");
     assert!(proof.is_some(), "{:#?}", report.findings());
-    let unseen = report.findings().into_iter().find(|f| f.what.contains("who polled")).cloned();
+    let unseen =
+        report.findings().into_iter().find(|f| f.what.contains("which threads polled")).cloned();
     assert!(unseen.unwrap().evidence[0].said.contains("CAP_BPF"));
 }

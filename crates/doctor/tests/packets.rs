@@ -1,5 +1,5 @@
-//! Faults whose verdict must follow the packets: each made in a lab, told of the process, and judged against what
-//! other counters of the kernel's say meanwhile.
+//! Faults whose verdict must agree with the packets: each is made in a lab, judged by process, and compared with
+//! other counters of the kernel.
 
 mod programs;
 
@@ -15,8 +15,8 @@ use busypoll_linux::sysfs::Sysfs;
 use busypoll_linux::{process, stat};
 use programs::{Program, cure};
 
-/// One at a time: the machine may have two CPUs.
-fn alone() -> MutexGuard<'static, ()> {
+/// One test at a time: the machine may have only two CPUs.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -28,7 +28,7 @@ macro_rules! needs_all {
     };
 }
 
-/// Sends datagrams to a port of the server until it is dropped, whether they are answered or not.
+/// Sends datagrams to a port of the server until dropped, answered or not.
 struct Stream {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -42,7 +42,7 @@ impl Stream {
             let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.set_nonblocking(true).unwrap();
             while !stopped.load(Relaxed) {
-                // While the device is changed under it there may be no way.
+                // While the test reconfigures the device there may be no route.
                 let _ = socket.send_to(b"x", to);
                 let _ = socket.recv(&mut [0; 9]);
                 std::thread::sleep(gap);
@@ -63,7 +63,7 @@ impl Drop for Stream {
 const MS: Duration = Duration::from_millis(1);
 const ECHO: &str = "while True: d, a = s.recvfrom(99); s.sendto(d, a)";
 
-/// The report on a process, and the packets that any busy poll found in the server's namespace meanwhile.
+/// The report on a process, and the packets that busy polls found in the server's namespace meanwhile.
 fn prove(lab: &Lab, pid: u32) -> (Report, u64) {
     let scope =
         Scope { pids: vec![pid], prove: Some(Duration::from_millis(400)), ..Scope::default() };
@@ -100,15 +100,15 @@ fn in_sysfs(lab: &Lab, name: &str, value: &str) {
 }
 
 #[test]
-fn tso_at_the_peer_after_the_id_was_learnt() {
+fn tso_switched_on_at_the_peer_after_the_id_was_learnt_is_found() {
     needs_all!();
-    let _alone = alone();
+    let _guard = one_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut echo = Program::start(
         lab.server.command("python3"),
         &format!("s = udp(700, 2000); say()\n{ECHO}"),
     );
-    echo.hear();
+    echo.read_line();
     let _stream = Stream::start(&lab, "10.77.0.2:700", MS);
     std::thread::sleep(100 * MS);
     run(&lab.client, &format!("ethtool -K {} tso on", lab.client.interface()));
@@ -125,18 +125,18 @@ fn tso_at_the_peer_after_the_id_was_learnt() {
 }
 
 #[test]
-fn an_epoll_that_is_looked_at_and_never_waited_in() {
+fn an_epoll_checked_only_with_timeout_0_is_a_spin_without_effect() {
     needs_all!();
-    let _alone = alone();
+    let _guard = one_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let script = "s = udp(700); s.setblocking(0); e = epoll([s], 2000); say()\n\
                   while True:\n\
                   \x20   if e.poll(0): d, a = s.recvfrom(99); s.sendto(d, a)";
     let mut spin = Program::start(lab.server.command("python3"), script);
-    spin.hear();
+    spin.read_line();
     let _stream = Stream::start(&lab, "10.77.0.2:700", MS);
     std::thread::sleep(100 * MS);
-    // A thread that never sleeps is not in the call each time it is looked at.
+    // A thread that never sleeps is not in the call at every sample.
     let mut told = None;
     for _ in 0..20 {
         let (report, polled) = prove(&lab, spin.pid());
@@ -153,9 +153,9 @@ fn an_epoll_that_is_looked_at_and_never_waited_in() {
 }
 
 #[test]
-fn nested_epolls_are_told_apart_wherever_the_parameters_are() {
+fn nested_epolls_are_distinguished_by_where_the_parameters_are() {
     needs_all!();
-    let _alone = alone();
+    let _guard = one_at_a_time();
     for (inner, outer, words) in [
         (2000, 0, "the parameters are at the inner one"),
         (0, 2000, "the parameters are at the outer one"),
@@ -168,7 +168,7 @@ fn nested_epolls_are_told_apart_wherever_the_parameters_are() {
              \x20   if o.poll(9) and i.poll(0): d, a = s.recvfrom(99); s.sendto(d, a)"
         );
         let mut nested = Program::start(lab.server.command("python3"), &script);
-        let said = nested.hear();
+        let said = nested.read_line();
         let (i, o) = said.split_once(' ').unwrap();
         let _stream = Stream::start(&lab, "10.77.0.2:700", MS);
         std::thread::sleep(100 * MS);
@@ -183,13 +183,13 @@ fn nested_epolls_are_told_apart_wherever_the_parameters_are() {
 }
 
 #[test]
-fn deferral_that_lasts_longer_than_any_poll() {
+fn deferral_longer_than_any_poll_is_a_loss() {
     needs_all!();
-    let _alone = alone();
+    let _guard = one_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut echo =
         Program::start(lab.server.command("python3"), &format!("s = udp(700, 10); say()\n{ECHO}"));
-    echo.hear();
+    echo.read_line();
     let _stream = Stream::start(&lab, "10.77.0.2:700", 2 * MS);
     std::thread::sleep(100 * MS);
     in_sysfs(&lab, "gro_flush_timeout", "500000");
@@ -205,16 +205,16 @@ fn deferral_that_lasts_longer_than_any_poll() {
 }
 
 #[test]
-fn packets_that_come_by_another_device_than_the_one_learnt() {
+fn packets_from_another_device_than_the_learnt_one_are_reported() {
     needs_all!();
-    let _alone = alone();
+    let _guard = one_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut echo = Program::start(
         lab.server.command("python3"),
         "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(1, BUSY_POLL, 2000)\n\
          s.bind(('', 700)); say()\nwhile True: d, a = s.recvfrom(99); s.sendto(d, a)",
     );
-    echo.hear();
+    echo.read_line();
     let first = Stream::start(&lab, "10.77.0.2:700", MS);
     std::thread::sleep(100 * MS);
     drop(first);
@@ -238,9 +238,9 @@ fn packets_that_come_by_another_device_than_the_one_learnt() {
 }
 
 #[test]
-fn steering_on_the_queue_and_above_it_reaches_the_process() {
+fn rps_on_the_queue_or_on_a_bridge_above_it_is_reported_for_the_process() {
     needs_all!();
-    let _alone = alone();
+    let _guard = one_at_a_time();
     for bridge in [false, true] {
         let lab = Lab::builder().build().unwrap();
         let device = lab.server.interface();
@@ -260,7 +260,7 @@ fn steering_on_the_queue_and_above_it_reaches_the_process() {
             lab.server.command("python3"),
             &format!("s = udp(700, 2000); say()\n{ECHO}"),
         );
-        echo.hear();
+        echo.read_line();
         let _stream = Stream::start(&lab, "10.77.0.2:700", MS);
         std::thread::sleep(100 * MS);
         let name = steered.clone();
@@ -272,7 +272,7 @@ fn steering_on_the_queue_and_above_it_reaches_the_process() {
         let told = get(&report, "BP-RPS");
         assert_eq!(told.subject.to_string(), steered);
         assert!(find(&report, "BP-PROVE-WORKING").is_none(), "{:#?}", report.findings());
-        // The command works where the doctor was asked.
+        // The remedy works from the namespace where the doctor ran.
         let cured = lab.server.command("sh").args(["-c", told.remedy.as_deref().unwrap()]).status();
         assert!(cured.unwrap().success());
         let (report, _) = prove(&lab, echo.pid());
@@ -281,14 +281,14 @@ fn steering_on_the_queue_and_above_it_reaches_the_process() {
 }
 
 #[test]
-fn who_has_nothing_to_poll_has_no_fault() {
+fn a_process_without_network_sockets_has_no_fault() {
     needs_all!();
     let lab = Lab::builder().build().unwrap();
     for script in
         ["say()\nwhile True: time.sleep(.001)", "a, b = socket.socketpair(); say(); a.recv(9)"]
     {
         let mut program = Program::start(lab.server.command("python3"), script);
-        program.hear();
+        program.read_line();
         let (report, _) = prove(&lab, program.pid());
         get(&report, "BP-NO-SOCKETS");
         assert_eq!(report.faults(), 0, "{:#?}", report.findings());
@@ -298,9 +298,9 @@ fn who_has_nothing_to_poll_has_no_fault() {
 }
 
 #[test]
-fn idle_sockets_and_threads_that_nap_are_not_judged() {
+fn idle_sockets_and_sleeping_threads_are_not_judged() {
     needs_all!();
-    let _alone = alone();
+    let _guard = one_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let script = format!(
         "idle = [udp(800 + i, 50) for i in range(50)]; s = udp(700, 20000)\n\
@@ -309,13 +309,13 @@ fn idle_sockets_and_threads_that_nap_are_not_judged() {
          threading.Thread(target=nap, daemon=True).start(); say()\n{ECHO}"
     );
     let mut echo = Program::start(lab.server.command("python3"), &script);
-    echo.hear();
+    echo.read_line();
     let _stream = Stream::start(&lab, "10.77.0.2:700", MS);
     std::thread::sleep(100 * MS);
     let (report, polled) = prove(&lab, echo.pid());
-    assert!(get(&report, "BP-SOCK-IDLE").what.contains("nobody waits"));
+    assert!(get(&report, "BP-SOCK-IDLE").what.contains("no thread waits"));
     assert!(find(&report, "BP-SOCK-NO-NAPI").is_none());
-    // Whatever the machine lets it find: the verdict is that of the packets.
+    // How much is found depends on the machine: the verdict must follow the packets.
     let proof =
         report.findings().into_iter().find(|f| f.rule.code.starts_with("BP-PROVE")).unwrap();
     let packets = proof.evidence.iter().find(|e| e.read.starts_with("packets handed")).unwrap();
@@ -328,12 +328,12 @@ fn idle_sockets_and_threads_that_nap_are_not_judged() {
 }
 
 #[test]
-fn a_stopped_process_and_a_zombie_are_told_as_such() {
+fn a_stopped_process_and_a_zombie_are_reported_as_such() {
     needs_all!();
     let lab = Lab::builder().build().unwrap();
     let mut program =
         Program::start(lab.server.command("python3"), "s = udp(700, 50); say(); s.recv(9)");
-    program.hear();
+    program.read_line();
     let pid = program.pid();
     let state = |wanted: char| {
         for _ in 0..2000 {
@@ -360,13 +360,13 @@ fn a_stopped_process_and_a_zombie_are_told_as_such() {
         lab.server.command("python3"),
         "pid = os.fork()\nif pid == 0: os._exit(0)\nos.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT); say(pid); heard()",
     );
-    let zombie: u32 = parent.hear().parse().unwrap();
+    let zombie: u32 = parent.read_line().parse().unwrap();
     let refused = diagnose(&Scope { pids: vec![zombie], ..Scope::default() }).unwrap_err();
     assert!(refused.to_string().contains("zombie"), "{refused}");
 }
 
 #[test]
-fn loopback_that_is_down_is_told() {
+fn loopback_that_is_down_is_reported() {
     needs_all!();
     let lab = Lab::builder().build().unwrap();
     run(&lab.server, "ip link set lo down");
@@ -378,10 +378,10 @@ fn loopback_that_is_down_is_told() {
 }
 
 #[test]
-fn a_quota_of_cpu_time_is_told_with_what_it_stopped() {
+fn a_cpu_quota_is_reported_and_removed_by_the_remedy() {
     needs_all!();
-    let _alone = alone();
-    // Version 1, where a group may be made beside the others.
+    let _guard = one_at_a_time();
+    // Version 1, where a new group needs no changes to the others.
     let root = "/sys/fs/cgroup/cpu";
     let group = format!("{root}/busypoll-doctor-{}", std::process::id());
     if std::fs::create_dir(&group).is_err()
@@ -396,7 +396,7 @@ fn a_quota_of_cpu_time_is_told_with_what_it_stopped() {
         lab.server.command("python3"),
         &format!("s = udp(700, 50000); say()\n{ECHO}"),
     );
-    echo.hear();
+    echo.read_line();
     std::fs::write(format!("{group}/cgroup.procs"), echo.pid().to_string()).unwrap();
     let stream = Stream::start(&lab, "10.77.0.2:700", MS);
     std::thread::sleep(200 * MS);
@@ -423,16 +423,16 @@ fn a_quota_of_cpu_time_is_told_with_what_it_stopped() {
 }
 
 #[test]
-fn a_poller_above_the_softirqs_of_its_cpu() {
+fn a_poller_with_real_time_priority_is_reported() {
     needs_all!();
     needs!(program "chrt");
     let lab = Lab::builder().build().unwrap();
-    // A wait so short, one by one, that it does not hold the CPU meanwhile.
+    // Each wait is so short that the poller does not monopolise the CPU.
     let script = "s = udp(700, 1); say(); s.recvfrom(9); say()\nwhile True: s.recv(9)";
     let mut poller = Program::start(lab.server.command("python3"), script);
-    poller.hear();
+    poller.read_line();
     let stream = Stream::start(&lab, "10.77.0.2:700", 20 * MS);
-    poller.hear();
+    poller.read_line();
     drop(stream);
     let set = format!("chrt -f -p 1 {}", poller.pid());
     if !Command::new("sh").args(["-c", &set]).status().unwrap().success() {

@@ -1,4 +1,4 @@
-//! Prove it: the verdict after watching, against the latency that the programs themselves measured.
+//! "Prove it": the verdict after counting, compared with the latency that the programs themselves measured.
 
 mod programs;
 
@@ -9,13 +9,13 @@ use busypoll_doctor::{Finding, Report, Scope, Verdict, diagnose};
 use busypoll_lab::{Lab, needs, needs_root};
 use programs::{Program, cure};
 
-/// One ping-pong at a time: each wants both CPUs for itself.
-fn alone() -> MutexGuard<'static, ()> {
+/// One ping-pong at a time: each uses both CPUs.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A ping-pong between the hosts of a lab; it runs until it is asked how it went.
+/// A ping-pong between the hosts of a lab; it runs until its result is read.
 struct PingPong {
     lab: Lab,
     server: Program,
@@ -30,7 +30,7 @@ impl PingPong {
              while True: s.send(s.recv(64))"
         );
         let mut server = Program::start(lab.server.command("python3"), &server);
-        server.hear();
+        server.read_line();
         let client = format!(
             "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
              s.setsockopt(socket.SOL_SOCKET, BUSY_POLL, {usecs}); s.bind(('10.77.0.1', 700))\n\
@@ -44,11 +44,11 @@ impl PingPong {
              took = took[len(took) // 2:]; say(sorted(took)[len(took) // 2])"
         );
         let mut client = Program::start(lab.client.command("python3"), &client);
-        client.hear();
+        client.read_line();
         PingPong { lab, server, client }
     }
 
-    /// What the doctor proves of the server's process, or of its device.
+    /// The report on the server's process or on its device, with `prove`.
     fn prove(&self, device: bool) -> Report {
         let mut scope = Scope { prove: Some(Duration::from_secs(1)), ..Scope::default() };
         if device {
@@ -61,12 +61,12 @@ impl PingPong {
 
     /// The median round trip of the second half of the run, in nanoseconds.
     fn end(mut self) -> u64 {
-        self.client.tell("enough");
-        self.client.hear().parse().unwrap()
+        self.client.write_line("enough");
+        self.client.read_line().parse().unwrap()
     }
 }
 
-/// The finding by measurement.
+/// The finding by counted packets.
 fn proof(report: &Report) -> &Finding {
     let found: Vec<&Finding> =
         report.findings().into_iter().filter(|f| f.rule.code.starts_with("BP-PROVE")).collect();
@@ -74,18 +74,18 @@ fn proof(report: &Report) -> &Finding {
     one
 }
 
-/// What is said of the passes of softirqs.
+/// The evidence about passes of softirqs.
 fn softirqs(finding: &Finding) -> Option<&str> {
     let found = finding.evidence.iter().find(|e| e.read == "napi:napi_poll, softirqs");
     found.map(|e| e.said.as_str())
 }
 
-fn apart() -> Lab {
+fn on_two_cpus() -> Lab {
     Lab::builder().build().unwrap()
 }
 
 fn on_one_cpu() -> Lab {
-    let cpu = apart().server.cpu();
+    let cpu = on_two_cpus().server.cpu();
     Lab::builder().cpus(cpu, cpu).build().unwrap()
 }
 
@@ -93,7 +93,7 @@ macro_rules! needs_all {
     () => {
         needs_root!();
         needs!(program "python3", program "taskset");
-        let lab = apart();
+        let lab = on_two_cpus();
         if lab.server.cpu() == lab.client.cpu() {
             busypoll_lab::needs::skipped(module_path!(), "two CPUs");
             return;
@@ -104,19 +104,19 @@ macro_rules! needs_all {
 #[test]
 fn the_verdict_agrees_with_the_latency() {
     needs_all!();
-    let _alone = alone();
-    let off = PingPong::start(apart(), 0, 0.0);
+    let _guard = one_at_a_time();
+    let off = PingPong::start(on_two_cpus(), 0, 0.0);
     for device in [false, true] {
         let report = off.prove(device);
         let proof = proof(&report);
         assert_eq!(proof.rule.code, "BP-PROVE-OFF", "{proof:#?}");
-        // Somebody else's passes bring its packets.
+        // Softirqs deliver its packets.
         let softirqs = softirqs(proof).unwrap();
         assert!(!softirqs.starts_with("0 "), "{proof:#?}");
     }
     let off = off.end();
 
-    let on = PingPong::start(apart(), 200, 0.0);
+    let on = PingPong::start(on_two_cpus(), 200, 0.0);
     for device in [false, true] {
         let report = on.prove(device);
         let proof = proof(&report);
@@ -148,23 +148,23 @@ fn the_verdict_agrees_with_the_latency() {
 }
 
 #[test]
-fn polls_that_give_up_before_the_packet_comes_have_no_effect() {
+fn polls_that_end_before_the_packet_comes_have_no_effect() {
     needs_all!();
-    let _alone = alone();
-    let sparse = PingPong::start(apart(), 20, 0.004);
+    let _guard = one_at_a_time();
+    let sparse = PingPong::start(on_two_cpus(), 20, 0.004);
     for device in [false, true] {
         let report = sparse.prove(device);
         let proof = proof(&report);
         assert_eq!(proof.rule.code, "BP-PROVE-NO-EFFECT", "{proof:#?}");
-        assert!(proof.what.contains("given up"), "{}", proof.what);
+        assert!(proof.what.contains("had ended"), "{}", proof.what);
     }
 }
 
 #[test]
-fn what_is_switched_on_and_polls_nothing_has_no_effect() {
+fn the_option_without_napi_ids_has_no_effect() {
     needs_all!();
-    let _alone = alone();
-    // Without GRO the packets bring no NAPI id.
+    let _guard = one_at_a_time();
+    // Without GRO the packets have no NAPI id.
     let lab = Lab::builder().gro(false).tso(true).build().unwrap();
     let backlog = PingPong::start(lab, 200, 0.0);
     let report = backlog.prove(false);
@@ -176,11 +176,11 @@ fn what_is_switched_on_and_polls_nothing_has_no_effect() {
 #[test]
 fn without_packets_nothing_is_proved() {
     needs_all!();
-    let _alone = alone();
-    let lab = apart();
+    let _guard = one_at_a_time();
+    let lab = on_two_cpus();
     let mut idle =
         Program::start(lab.server.command("python3"), "s = udp(700, 50); say(); s.recv(9)");
-    idle.hear();
+    idle.read_line();
     let scope = Scope {
         pids: vec![idle.pid()],
         prove: Some(Duration::from_millis(300)),

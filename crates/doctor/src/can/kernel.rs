@@ -1,5 +1,5 @@
 //! What this kernel offers and this user may use, tried on objects of our own: sockets, epolls, and,
-//! for root, the NAPI instance of a veth pair in a namespace that ends with the check.
+//! for root, the NAPI instance of a veth pair in a temporary namespace.
 
 use std::net::UdpSocket;
 
@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::rules;
 use crate::{Error, Report, Scope, Subject};
 
-/// One facility, whether it is there, and what the kernel said if not.
+/// One facility, whether it is usable, and the kernel's refusal if not.
 #[derive(Debug, Serialize)]
 struct Facility {
     name: &'static str,
@@ -22,7 +22,7 @@ struct Facility {
     refusal: Option<String>,
 }
 
-/// How a facility answered.
+/// The result of trying a facility.
 enum Answer {
     Yes,
     Denied(String),
@@ -85,7 +85,7 @@ const NAPI_GET: &str = "napi-get";
 const NAPI_SET: &str = "napi-set";
 
 fn probes(caps: Caps) -> Vec<(&'static str, Answer)> {
-    // Each its own socket: one that has polled already may be allowed more.
+    // Each probe gets a socket of its own: a socket that already polls may be allowed more.
     let socket = || UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"));
     let with_socket = |probe: fn(&UdpSocket) -> busypoll_linux::Result<()>| match socket() {
         Ok(socket) => answer(probe(&socket)),
@@ -117,7 +117,7 @@ fn probes(caps: Caps) -> Vec<(&'static str, Answer)> {
     found
 }
 
-/// What can be set of a NAPI instance, tried on one of a veth pair of our own.
+/// Which settings of a NAPI instance can be changed, tried on a veth pair of our own.
 fn napi_settings(caps: Caps) -> Vec<(&'static str, Answer)> {
     let changes = [
         (
@@ -174,7 +174,7 @@ fn answer(result: busypoll_linux::Result<()>) -> Answer {
     }
 }
 
-/// What a missing facility means. The others refuse only what few programs need.
+/// Findings for missing facilities. Only those that most programs need count.
 fn judge(name: &'static str, answer: &Answer, report: &mut Report) {
     let machine = Subject::Machine;
     let finding = match (name, answer) {
@@ -201,7 +201,7 @@ fn judge(name: &'static str, answer: &Answer, report: &mut Report) {
     report.add(finding);
 }
 
-/// The two host-wide settings. They work everywhere and are seen in the initial namespace only.
+/// The two host-wide settings. They apply everywhere and can be read in the initial namespace only.
 fn sysctls(report: &mut Report) {
     let [read, poll] = [Sysctl::BusyRead, Sysctl::BusyPoll].map(|s| s.get().ok());
     if let (Some(0), Some(1..)) = (read, poll) {

@@ -4,11 +4,11 @@ use super::nic::Nic;
 use crate::rules::{COALESCE_ADAPTIVE, COALESCE_FRAMES_ONLY, COALESCE_LONG, COALESCE_UNPOLLED};
 use crate::{Finding, Report, Subject};
 
-/// Rx-usecs beyond which a sleeper waits too long.
+/// Rx-usecs above which a sleeping receiver waits too long.
 const LONG_USECS: u32 = 100;
 
-/// Reports what is in the way of latency: as faults where `wanted` says that somebody polls the device or
-/// asks for it by name. A device for throughput is right as it is.
+/// Reports coalescing that costs latency: as faults if `wanted` says that the device is polled or was asked
+/// for by name. A device used for throughput is right as it is.
 pub(crate) fn check(name: &str, nic: &Nic, wanted: impl FnOnce() -> bool, report: &mut Report) {
     let faults = faults(name, nic);
     if faults.is_empty() {
@@ -19,7 +19,7 @@ pub(crate) fn check(name: &str, nic: &Nic, wanted: impl FnOnce() -> bool, report
     }
     let each: Vec<&str> = faults.iter().map(|fault| fault.what.as_str()).collect();
     let what = format!(
-        "{}, which suits who does not busy poll; `busypoll tune plan busy-poll --dev {name}` shows what does",
+        "{}, which suits a device that is not busy polled; `busypoll tune plan busy-poll --dev {name}` shows settings for busy polling",
         each.join(", ")
     );
     let mut found = COALESCE_UNPOLLED.finding(Subject::device(name), what);
@@ -29,7 +29,7 @@ pub(crate) fn check(name: &str, nic: &Nic, wanted: impl FnOnce() -> bool, report
 
 fn faults(name: &str, nic: &Nic) -> Vec<Finding> {
     let mut faults = Vec::new();
-    // Software devices have none.
+    // Software devices have no coalescing.
     let (Some(usecs), Some(frames)) = (nic.rx_usecs, nic.rx_frames) else { return faults };
     let subject = || Subject::device(name);
     let read = format!("ethtool -c {name}");
@@ -69,9 +69,9 @@ mod tests {
         report
     }
 
-    /// No driver of the test machine has adaptive coalescing or counts frames: these cannot be planted.
+    /// No driver of the test machine has adaptive coalescing or counts frames, so the values are given here.
     #[test]
-    fn what_delays_a_poller_is_told_with_its_cure() {
+    fn coalescing_that_delays_a_poller_is_a_fault_with_a_remedy() {
         for (usecs, frames, adaptive, code, cure) in [
             (8, 0, true, "BP-COALESCE-ADAPTIVE", "adaptive-rx off"),
             (101, 0, false, "BP-COALESCE-LONG", "rx-usecs 100"),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_nobody_polls_may_coalesce() {
+    fn coalescing_on_a_device_that_is_not_polled_is_no_fault() {
         let report = report(200, 0, true, false);
         let [found] = report.findings()[..] else { panic!("{:?}", report.findings()) };
         assert_eq!((found.rule.code, found.verdict()), ("BP-COALESCE-UNPOLLED", Verdict::Fine));

@@ -17,7 +17,7 @@ use crate::{Error, Report, Scope, Subject};
 
 /// How long steal is watched: with two CPUs 3% of it are one tick of 10 ms.
 const WATCHED: Duration = Duration::from_millis(200);
-/// Below this it may be a tick that fell badly.
+/// A smaller share may be one tick that came at the wrong time.
 const STOLEN: f64 = 0.05;
 
 pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
@@ -30,7 +30,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
         }
     };
     let allowed = topology::allowed()?;
-    // First, before the copies make the machine busy.
+    // Before the memory copies, which make the machine busy.
     let steal = steal(report);
     let [governors, idle] = power::check(&online, report);
     irqbalance(report);
@@ -47,7 +47,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     if report.faults() == before {
         report.add(FIT_OK.finding(Subject::Machine, "CPUs, power and clock are in order"));
     }
-    // A process is not asked about for its machine's memory.
+    // Memory speed is a finding about the machine, not about a process that was asked for.
     let mut of_machine = Report::default();
     let to = if scope.pids.is_empty() { &mut *report } else { &mut of_machine };
     let (copies, memory) = memory::check(&allowed, to);
@@ -78,7 +78,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-/// The share of CPU time the hypervisor takes while being watched.
+/// The share of CPU time that the hypervisor takes over [`WATCHED`].
 fn steal(report: &mut Report) -> Option<f64> {
     let before = CpuTimes::now().ok()?;
     std::thread::sleep(WATCHED);
@@ -128,7 +128,7 @@ fn clock(report: &mut Report) -> Option<String> {
         let found = found.evidence(format!("{folder}/current_clocksource"), &clock.current);
         let found =
             found.evidence(format!("{folder}/available_clocksource"), clock.available.join(" "));
-        // Only those that are read without leaving the program.
+        // Only clock sources that are read without a system call or a VM exit.
         let better = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"]
             .into_iter()
             .find(|name| clock.available.iter().any(|a| a == name));

@@ -7,9 +7,9 @@ use serde::Serialize;
 use crate::rules::{MEMORY_OK, MEMORY_SLOW};
 use crate::{Report, Subject};
 
-/// What a node should reach.
+/// The bandwidth a node should reach.
 const ENOUGH: f64 = 8.0;
-/// More nodes than this are not measured: each costs time, and so does each pair.
+/// At most this many nodes are measured: each node and each pair costs time.
 const MEASURED: usize = 8;
 
 /// The bandwidth of copying between two nodes.
@@ -20,7 +20,7 @@ pub(super) struct Copy {
     gigabytes_per_second: f64,
 }
 
-/// Measures each node's own memory, and from the first node the others'.
+/// Measures copies within each node, and from the first node to each other one.
 pub(super) fn check(allowed: &CpuList, report: &mut Report) -> (Vec<Copy>, String) {
     let nodes: Vec<Node> = numa::nodes().unwrap_or_default();
     let cpu_of = |node: &Node| node.cpus.iter().find(|cpu| allowed.contains(*cpu));

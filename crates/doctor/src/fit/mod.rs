@@ -1,4 +1,4 @@
-//! Is the machine fit: what makes busy polling slower than it could be, or more costly.
+//! "Is the machine fit": what makes busy polling slower or more costly than it could be.
 
 pub(crate) mod coalesce;
 pub(crate) mod machine;

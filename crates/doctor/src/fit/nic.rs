@@ -1,4 +1,4 @@
-//! A device's interrupts: how long they wait, where they go, how its memory is reached.
+//! A device's interrupts: their delay, their CPUs, and the IOMMU mode.
 
 use busypoll_linux::ethtool::Ethtool;
 use busypoll_linux::sysfs::Sysfs;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::rules::{IOMMU_STRICT, IRQ_FAR_NODE, IRQ_ISOLATED, LRO_ON};
 use crate::{Report, Subject};
 
-/// What a device's interrupts are like.
+/// The facts about a device's interrupts.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Nic {
     pub(super) node: Option<u32>,
@@ -34,7 +34,7 @@ pub(crate) struct Interrupt {
 }
 
 impl Nic {
-    /// Looks at a device and reports what is amiss.
+    /// Reads the facts of a device and reports its faults.
     pub(crate) fn check(name: &str, sysfs: Option<&Sysfs>, report: &mut Report) -> Self {
         let mut nic = Nic::default();
         if let Ok(ethtool) = Ethtool::open(name) {
@@ -50,7 +50,7 @@ impl Nic {
     }
 
     fn coalescing(&mut self, ethtool: &Ethtool) {
-        // Software devices have none.
+        // Software devices have no coalescing.
         let Ok(found) = ethtool.coalesce() else { return };
         self.rx_usecs = Some(found.rx_usecs);
         self.rx_frames = Some(found.rx_frames);
@@ -67,7 +67,7 @@ impl Nic {
         }
     }
 
-    /// Where interrupts go: to the device's own node, and not to a CPU set apart.
+    /// Interrupts should go to the device's own node, and not to an isolated CPU.
     fn placement(&self, name: &str, report: &mut Report) {
         let isolated = machine::isolated();
         let nodes = numa::nodes().unwrap_or_default();
@@ -117,7 +117,7 @@ impl Nic {
             let path = format!("/sys/kernel/iommu_groups/{}/type", group.id);
             let found = IOMMU_STRICT.finding(Subject::device(name), "the IOMMU is strict");
             let found = found.evidence(&path, "DMA");
-            // The one change that is allowed while a driver uses the device.
+            // The only change of type that is allowed while a driver uses the device.
             report.add(found.remedy(format!("echo DMA-FQ > {path}")));
         }
     }
@@ -154,7 +154,7 @@ impl Interrupt {
         Interrupt {
             irq,
             name: irq::names(irq).join(", "),
-            // Where the kernel does not choose one of them.
+            // Some interrupt controllers do not report an effective CPU.
             effective: if effective.is_empty() { affinity.clone() } else { effective },
             affinity,
         }

@@ -1,4 +1,4 @@
-//! Where a pinned process runs, against where its devices' interrupts go and where they sit.
+//! Placement of a pinned process against its devices' interrupts and NUMA node.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -21,11 +21,11 @@ struct Nic {
 }
 
 pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
-    // Only a process that was asked for: on which devices others depend nobody knows.
+    // Only for a process that was asked for: nothing shows which devices other processes depend on.
     if scope.pids.is_empty() {
         return Ok(());
     }
-    // That /sys is missing others have said.
+    // Other checks report a missing /sys.
     let (Ok(sysfs), Ok(online)) = (Sysfs::open(), topology::online()) else { return Ok(()) };
     let named = |name: &String| scope.devices.is_empty() || scope.devices.contains(name);
     let links = Links::open()?.all()?;
@@ -55,7 +55,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-/// The CPUs and the other threads of their cores.
+/// The CPUs and their SMT siblings.
 fn cores(cpus: &CpuList) -> CpuList {
     cpus.iter().flat_map(|cpu| topology::cpu(cpu).siblings.iter().collect::<Vec<_>>()).collect()
 }
@@ -65,7 +65,7 @@ impl Nic {
         let node = numa::of_device(sysfs, &name);
         let nodes = numa::nodes().unwrap_or_default();
         let receives = |irq: &u32| {
-            // Those that a driver sets apart for other things.
+            // Interrupts that drivers use for something else than receiving.
             let other = ["output", "config", "tx-", "ctrl", "async", "mbx", "event"];
             !irq::names(*irq).iter().any(|name| other.iter().any(|o| name.contains(o)))
         };
@@ -75,7 +75,7 @@ impl Nic {
             interrupts: interrupts
                 .filter_map(|irq| {
                     let wished = irq::affinity(irq).ok();
-                    // x86 moves an interrupt when it next comes: until then what is in effect is old.
+                    // x86 moves an interrupt when it next fires: until then the effective affinity is stale.
                     let stands = |cpus: &CpuList| match &wished {
                         Some(wished) => cpus.iter().all(|cpu| wished.contains(cpu)),
                         None => true,

@@ -8,10 +8,10 @@ use busypoll_linux::topology::CpuList;
 use crate::rules::{DEEP_IDLE, GOVERNOR};
 use crate::{Report, Subject};
 
-/// A wake-up this long is as bad as the interrupt that busy polling avoids.
+/// A wake-up at least this long costs as much as the interrupt that busy polling avoids.
 const DEEP_US: u32 = 10;
 
-/// Reports, and returns what there is to say: the governors and the idle states.
+/// Reports faults and returns the facts: the governors and the idle states.
 pub(super) fn check(cpus: &CpuList, report: &mut Report) -> [String; 2] {
     [governors(cpus, report), idle_states(cpus, report)]
 }

@@ -1,5 +1,5 @@
-//! Who is looked at: processes with their sockets, epoll instances and threads, and how each thread
-//! waits. Reads BPF iterators where they are allowed, else `/proc` and duplicated descriptors.
+//! The processes under examination, with their sockets, epoll instances and threads, and how each thread
+//! waits. Reads BPF iterators if they are allowed, else `/proc` and duplicated descriptors.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -17,7 +17,7 @@ use super::descriptors::{Class, class};
 use crate::{Error, Report, Scope, Subject};
 use busypoll_linux::process::{self, Wait, Watch};
 
-/// The processes that have something to do with busy polling.
+/// The processes with sockets that busy polling can apply to.
 #[derive(Debug, Default)]
 pub(crate) struct Census {
     pub(crate) processes: BTreeMap<u32, Process>,
@@ -32,43 +32,43 @@ pub(crate) struct Process {
     pub(crate) threads: BTreeMap<u32, Thread>,
     /// What each epoll instance watches, by its descriptor; missing where it could not be read.
     pub(crate) watches: BTreeMap<RawFd, Vec<Watch>>,
-    /// The same, and how its threads wait, by what they wait for.
+    /// The sockets and threads of the process, indexed by how packets are waited for.
     ways: Ways,
-    /// Its sockets are in the stack plane of `busypoll run`. What the kernel sees of them is not what it waits for, and
-    /// is left out.
+    /// Its sockets are in the stack plane of `busypoll run`. The process does not wait on their kernel companions, so
+    /// these are left out.
     pub(crate) on_stack_plane: bool,
-    /// Held, so that nothing is read of another process that gets its number.
+    /// Pins the process: a new process with the same PID is not read by mistake.
     handle: Option<process::Process>,
 }
 
-/// What a process waits for and how: asked of each of its sockets, of which there may be thousands.
+/// How a process waits for its sockets, indexed because there may be thousands of sockets.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
     /// The epoll instances that watch a socket, by its inode.
     pub(super) watchers: HashMap<u64, Vec<RawFd>>,
     pub(super) epolls: HashMap<RawFd, EpollParams>,
-    /// In poll or select, in receive calls that wait, in such that do not and whose thread was never seen asleep.
+    /// Descriptors in poll or select; in blocking receive calls; in non-blocking ones of threads never seen asleep.
     pub(super) polled: HashSet<RawFd>,
     pub(super) received: HashSet<RawFd>,
     pub(super) spun: HashSet<RawFd>,
     pub(super) uring: bool,
 }
 
-/// A thread and how it was seen to wait.
+/// A thread and the waits it was seen in.
 #[derive(Debug, Default)]
 pub(crate) struct Thread {
     pub(crate) waits: BTreeSet<Wait>,
-    /// It was once seen asleep.
+    /// Whether it was ever seen asleep.
     pub(crate) sleeps: bool,
     pub(crate) switches: ContextSwitches,
 }
 
-/// Long enough to meet a thread that works between two waits in one of them.
+/// Enough samples to see a thread that works between two waits in one of them.
 const SAMPLES: u32 = 4;
 const BETWEEN: Duration = Duration::from_millis(5);
 
 impl Census {
-    /// Looks, and says in the report what could not be seen.
+    /// Takes the census, and reports what could not be seen.
     pub(crate) fn take(scope: &Scope, report: &mut Report) -> Result<Self, Error> {
         for pid in &scope.pids {
             if fs::metadata(format!("/proc/{pid}")).is_err() {
@@ -82,7 +82,7 @@ impl Census {
         };
         census.processes.retain(|_, p| p.sockets().next().is_some() || scope.pids.contains(&p.pid));
         for process in census.processes.values_mut() {
-            // The guard, which has the ledger too, has no such socket.
+            // The guard maps the ledger too, but has no such socket.
             let has_companions = process.sockets().any(|(_, socket)| {
                 !matches!(class(socket), Class::Raw | Class::Xdp | Class::Mptcp | Class::Other)
             });
@@ -130,7 +130,7 @@ impl Census {
         Ok(census)
     }
 
-    /// Looks at the threads several times.
+    /// Samples the threads several times.
     pub(super) fn sample<E>(
         &mut self,
         mut look: impl FnMut(&mut Self) -> Result<(), E>,
@@ -144,7 +144,7 @@ impl Census {
         Ok(())
     }
 
-    /// The process of that number, made if it is new.
+    /// The process with this PID, added if new.
     pub(super) fn process(&mut self, pid: u32) -> &mut Process {
         self.processes.entry(pid).or_insert_with(|| Process {
             pid,
@@ -154,7 +154,7 @@ impl Census {
         })
     }
 
-    /// Takes in what an earlier look saw: how threads waited, and processes that have ended since.
+    /// Merges an earlier census: how threads waited, and processes that have ended since.
     pub(crate) fn absorb(&mut self, earlier: Census) {
         for (pid, before) in earlier.processes {
             match self.processes.entry(pid) {
@@ -185,13 +185,13 @@ impl Thread {
 }
 
 impl Process {
-    /// The threads that were seen to wait so.
+    /// The threads that were seen in such a wait.
     pub(crate) fn threads_that(&self, waits: impl Fn(&Wait) -> bool) -> BTreeSet<u32> {
         let found = self.threads.iter().filter(|(_, thread)| thread.waits.iter().any(&waits));
         found.map(|(tid, _)| *tid).collect()
     }
 
-    /// Whether those who look at an epoll instance never wait there: such a call does not poll either.
+    /// Whether every epoll_wait seen on this instance has a timeout of 0: such a call does not busy poll.
     pub(crate) fn spins_on_epoll(&self, epoll: RawFd) -> bool {
         let calls = |nonblock: bool| {
             let wanted = Wait::Epoll { fd: epoll, nonblock };
@@ -200,13 +200,13 @@ impl Process {
         calls(true) && !calls(false)
     }
 
-    /// Of the epoll instances that watch a socket, the one that packets are waited for in.
+    /// The epoll instance, of those that watch a socket, that threads wait in.
     pub(crate) fn epoll_of(&self, epolls: &[RawFd]) -> Option<RawFd> {
         let waited = |epoll: &&RawFd| self.threads.values().any(|t| t.waits_in_epoll(**epoll));
         epolls.iter().find(waited).or(epolls.first()).copied()
     }
 
-    /// The instance that an epoll instance is waited for through: one that watches it, while nobody waits in itself.
+    /// The outer instance through which threads wait for this one. It watches this one, in which no thread waits.
     pub(crate) fn waited_through(&self, epoll: RawFd) -> Option<RawFd> {
         let waited = Wait::Epoll { fd: epoll, nonblock: false };
         if self.threads.values().any(|thread| thread.waits.contains(&waited)) {
@@ -238,7 +238,7 @@ impl Process {
         for thread in self.threads.values() {
             for wait in &thread.waits {
                 match wait {
-                    // A thread that sleeps elsewhere has only taken what was there.
+                    // A thread that sleeps elsewhere only drains the socket with such a call.
                     Wait::Receive { fd, nonblock: true } if !thread.sleeps => {
                         ways.spun.insert(*fd);
                     }
@@ -257,7 +257,7 @@ impl Process {
     fn read_watches(&mut self) {
         let Some(handle) = &self.handle else { return };
         for file in &self.files {
-            // An instance that may not be read looks like one that watches nothing.
+            // An instance that cannot be read is left out: an empty list would mean that it watches nothing.
             if matches!(file.kind, Kind::Epoll { .. })
                 && let Some(watched) = handle.watches(file.fd)
             {
@@ -282,7 +282,7 @@ impl Process {
         })
     }
 
-    /// Whether somebody has switched busy polling on for anything of it.
+    /// Whether busy polling is switched on for any of its descriptors.
     pub(crate) fn has_switched_on(&self) -> bool {
         self.files.iter().any(|file| match &file.kind {
             Kind::Socket(socket) => socket.busy_poll_usecs > 0 || socket.prefer_busy_poll,
@@ -291,19 +291,19 @@ impl Process {
         })
     }
 
-    /// Whether the kernel decrypts what one of its kTLS sockets receives; assumed where that cannot be
-    /// looked at.
+    /// Whether the kernel decrypts what one of its kTLS sockets receives; assumed true if the socket cannot be
+    /// read.
     pub(super) fn decrypts(&self, fd: RawFd) -> bool {
         let socket = self.handle.as_ref().and_then(|handle| handle.take(fd).ok().flatten());
         socket.and_then(|socket| socket::receives_by_ktls(socket).ok()).unwrap_or(true)
     }
 
-    /// The process itself, unless it has ended.
+    /// The handle of the process, unless it has ended.
     pub(super) fn handle(&self) -> Option<&process::Process> {
         self.handle.as_ref()
     }
 
-    /// As the subject of a finding.
+    /// The process as the subject of a finding.
     pub(crate) fn subject(&self) -> Subject {
         Subject::Process { pid: self.pid, name: self.name.clone() }
     }
@@ -316,7 +316,7 @@ impl Process {
 }
 
 impl Scope {
-    /// Whether a process was asked for.
+    /// Whether this process was asked for.
     pub(crate) fn wants(&self, pid: u32) -> bool {
         self.pids.is_empty() || self.pids.contains(&pid)
     }

@@ -1,4 +1,4 @@
-//! What a socket is, in a few words.
+//! The class of a socket, and its short description.
 
 use busypoll_linux::bpf::files::Socket;
 pub(crate) use busypoll_linux::polls::Class;

@@ -1,4 +1,4 @@
-//! The devices that bring a process its packets: what the report of a device says of them belongs to the process, too.
+//! The devices that deliver a process's packets: their findings concern the process, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::{Census, Life, Napis, class};
 use crate::can::device;
 use crate::{Report, Scope};
 
-/// Where it cannot be told by which device packets come, so many that are up are looked at, and no more.
+/// If the device of a socket is not known, all devices that are up are checked, unless there are more than this.
 const MOST: usize = 4;
 
 /// What is known of the devices of one network namespace.
@@ -19,9 +19,9 @@ const MOST: usize = 4;
 struct Wanted {
     names: BTreeSet<String>,
     peers: BTreeSet<IpAddr>,
-    /// A socket without an id gets packets by any device.
+    /// A socket without an id may receive from any device.
     any: bool,
-    /// A socket has an address of loopback.
+    /// A socket is bound to a loopback address.
     loopback: bool,
 }
 
@@ -39,13 +39,13 @@ pub(super) fn check(scope: &Scope, census: &Census, napis: &Napis, report: &mut 
         }
         match (socket.napi.map(|id| napis.life(id)), socket.peer) {
             (Some(Life::Alive(place)), _) => {
-                // The id may be that of a device in a namespace below.
+                // The id may be that of a lower device in another namespace.
                 wanted.entry(place.netns).or_default().names.insert(place.device.clone());
             }
             (_, Some(peer)) if there.peers.len() < 64 => drop(there.peers.insert(peer.ip())),
             _ => there.any = true,
         }
-        // An id that was learnt once says nothing of where packets come from now.
+            // A connected peer fixes the device; an id learnt earlier does not.
         if socket.peer.is_none() {
             wanted.entry(socket.netns).or_default().any = true;
         }
@@ -56,7 +56,7 @@ pub(super) fn check(scope: &Scope, census: &Census, napis: &Napis, report: &mut 
             wanted.look(report);
         } else if let Some(path) = netns::with_inode(inode) {
             let mut inside = Report::default();
-            // What cannot be entered has been told with the NAPI ids.
+            // The check of NAPI ids has reported namespaces that cannot be entered.
             if netns::enter(&path, || wanted.look(&mut inside)).is_ok() {
                 report.take_over(inside, &path);
             }
@@ -85,7 +85,7 @@ impl Wanted {
         if self.loopback {
             names.extend(links.iter().filter(|l| l.loopback && !l.up).map(|l| l.name.clone()));
         }
-        // What stands on a device has settings of its own.
+        // Devices stacked on these have settings of their own.
         for lower in names.clone() {
             let Some(lower) = links.iter().find(|l| l.name == lower) else { continue };
             let stands_on = |l: &&busypoll_linux::link::Link| {

@@ -1,4 +1,4 @@
-//! What keeps an epoll instance, or an io_uring, from busy polling.
+//! Faults that keep an epoll instance or an io_uring from busy polling.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -35,8 +35,8 @@ impl Judge<'_> {
                 .evidence("EPIOCGPARAMS", settings)
                 .evidence(format!("/proc/{}/fdinfo/{fd}", process.pid), &sockets)
         };
-        // Wherever the parameters stand: the instance that is waited in has no queue, and the one that has is not
-        // waited in.
+        // Wherever the parameters are set: the instance that threads wait in has no queue, and the instance with the
+        // queue has no waiter.
         if let Some(outer) = process.waited_through(fd) {
             let outer_params = process.epoll_params(outer).unwrap_or_default();
             let on = |params: EpollParams| params.busy_poll_usecs > 0 || params.prefer_busy_poll;
@@ -62,11 +62,11 @@ impl Judge<'_> {
             return self.add(process.pid, say(&EPOLL_SPIN, what));
         }
         if self.epoll_polls(params).is_none() {
-            // Said once for all.
+            // Reported once for all instances.
             return;
         }
         if !self.epoll_is_on(params) {
-            // Where a member has SO_BUSY_POLL, that is the finding; where all are local, nothing would cure it.
+            // A member with SO_BUSY_POLL gets its own finding; if all members are local, there is no remedy.
             let local = members.iter().all(|s| self.napis.is_local(s));
             if self.asked && !local && members.iter().all(|s| s.busy_poll_usecs == 0) {
                 let what = format!("waits for {sockets} and sleeps at once");
@@ -123,7 +123,7 @@ impl Judge<'_> {
     }
 }
 
-/// The command that leaves the device one queue: of use only where all are one device's.
+/// The command that leaves the device one queue; only if all members are on one device.
 fn one_queue(places: &[&Place], process: &Process, first: &Place) -> Option<String> {
     let same = places.iter().all(|p| (p.netns, &p.device) == (first.netns, &first.device));
     let channels = first.one_channel?;
@@ -133,7 +133,7 @@ fn one_queue(places: &[&Place], process: &Process, first: &Place) -> Option<Stri
 }
 
 impl Process {
-    /// The sockets an epoll instance watches whose packets carry NAPI ids.
+    /// The sockets that an epoll instance watches and whose packets carry NAPI ids.
     pub(super) fn members(&self, epoll: RawFd) -> Vec<&Socket> {
         let watched = self.watches.get(&epoll).map_or(&[][..], Vec::as_slice);
         let learns = |s: &&Socket| class(s).learns();

@@ -1,4 +1,4 @@
-//! How every looked-at socket and epoll instance stands, without judging: the report's facts.
+//! The facts about every socket and epoll instance, without a verdict.
 
 use busypoll_linux::NapiId;
 use busypoll_linux::bpf::files::{Kind, Socket};
@@ -22,11 +22,11 @@ struct DescriptorFacts {
     fd: RawFd,
     what: String,
     waits: String,
-    /// Microseconds; of an io_uring, rounded down.
+    /// In microseconds; for an io_uring, rounded down.
     busy_poll_usecs: u64,
     prefer_busy_poll: bool,
     busy_poll_budget: u16,
-    /// Of an epoll instance that has none, that of a socket it watches.
+    /// For an epoll instance without an id, that of a socket it watches.
     napi_id: Option<u32>,
     /// `alive`, `dead`, `unknown`; none without an id.
     napi: Option<&'static str>,
@@ -34,7 +34,7 @@ struct DescriptorFacts {
     queue: Option<u32>,
 }
 
-/// The text report shows so many descriptors of a process.
+/// The text report shows at most this many descriptors of a process.
 const SHOWN: usize = 20;
 
 pub(super) fn tell(scope: &Scope, census: &Census, napis: &Napis, report: &mut Report) {
@@ -44,7 +44,7 @@ pub(super) fn tell(scope: &Scope, census: &Census, napis: &Napis, report: &mut R
         let descriptors: Vec<DescriptorFacts> =
             process.files.iter().filter_map(|f| of_file(process, f.fd, &f.kind, napis)).collect();
         let on = |d: &DescriptorFacts| d.busy_poll_usecs > 0 || d.prefer_busy_poll;
-        // Of all the machine's processes, those that somebody has switched something on for.
+        // Of all the machine's processes, only those with busy polling switched on.
         if scope.pids.is_empty() && !descriptors.iter().any(on) {
             continue;
         }
@@ -64,7 +64,7 @@ fn of_file(process: &Process, fd: RawFd, kind: &Kind, napis: &Napis) -> Option<D
         Kind::Socket(socket) => of_socket(process, fd, socket, napis),
         Kind::Epoll { params, napi } => {
             let members = process.members(fd);
-            // An instance that watches timers and pipes is nobody's business here.
+            // An instance that watches only timers and pipes does not matter here.
             if seen && members.is_empty() {
                 return None;
             }
@@ -77,12 +77,12 @@ fn of_file(process: &Process, fd: RawFd, kind: &Kind, napis: &Napis) -> Option<D
                 }
                 (true, _) => format!("epoll, watches {}", count(watched, "thing")),
             };
-            // It takes its queue from a socket when it has events, and forgets it when it has spun in vain.
+            // It takes its NAPI id from a socket with events, and drops it after a poll in vain.
             let alive = |id: &NapiId| matches!(napis.life(*id), Life::Alive(_));
             let napi = napi.or_else(|| members.iter().filter_map(|s| s.napi).find(alive));
             let waiting = process.threads.values().any(|t| t.waits_in_epoll(fd));
             DescriptorFacts {
-                waits: if waiting { "a thread waits" } else { "nobody waits" }.into(),
+                waits: if waiting { "a thread waits" } else { "no thread waits" }.into(),
                 busy_poll_usecs: params.busy_poll_usecs.into(),
                 prefer_busy_poll: params.prefer_busy_poll,
                 busy_poll_budget: params.busy_poll_budget,

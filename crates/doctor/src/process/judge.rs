@@ -1,5 +1,5 @@
-//! Collects what is wrong with descriptors, and makes findings of it: one for each, or one for many of a
-//! process that have the same fault.
+//! Collects the faults of descriptors and makes findings of them: one for each, or one for many of the same
+//! process with the same fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
@@ -13,22 +13,22 @@ use crate::finding::Finding;
 use crate::rules::STACK_PLANE;
 use crate::{Report, Scope, Subject};
 
-/// The case so far.
+/// The findings so far, and what they are based on.
 pub(crate) struct Judge<'a> {
     pub(crate) napis: &'a Napis,
     /// `net.core.busy_poll`, if it can be seen.
     pub(crate) host_busy_poll: Option<u32>,
     /// Whether this kernel's epoll polls by parameters of its own.
     pub(crate) epoll_has_params: bool,
-    /// Processes were asked for by number: also what is merely off is told.
+    /// Processes were asked for by number: report also what is merely off.
     pub(crate) asked: bool,
-    /// Ids that are polled, and of which nothing is known.
+    /// NAPI ids that are polled but were not found.
     pub(super) unknown: BTreeSet<NapiId>,
     /// By process and code.
     found: BTreeMap<(u32, &'static str), Vec<Finding>>,
 }
 
-/// So many descriptors of a process with one fault are told one by one.
+/// Up to this many descriptors of a process with one fault get a finding each.
 const ONE_BY_ONE: usize = 3;
 
 impl<'a> Judge<'a> {
@@ -84,7 +84,7 @@ impl<'a> Judge<'a> {
         socket.napi.is_some_and(|id| matches!(self.napis.life(id), Life::Alive(_)))
     }
 
-    /// What is said of `net.core.busy_poll` as evidence.
+    /// The evidence about `net.core.busy_poll`.
     pub(crate) fn host_evidence(&self) -> String {
         self.host_busy_poll.map_or_else(|| "cannot be seen from here".into(), |v| v.to_string())
     }
@@ -94,12 +94,12 @@ impl<'a> Judge<'a> {
         if !self.unknown.is_empty() {
             let ids: Vec<String> = self.unknown.iter().map(ToString::to_string).collect();
             let what = format!("whether NAPI id {} is alive", ids.join(", "));
-            let why = "of a device in another network namespace, or dead; root outside any container sees it";
+            let why = "the id is of a device in another network namespace, or dead; root outside any container can tell";
             report.not_seen(Subject::Machine, what, "napi-get", why);
         }
         if self.host_busy_poll.is_none() {
             let what = "whether poll, select and epoll instances without parameters busy poll";
-            let why = "only the initial network namespace shows it; it is not taken for 0: `busypoll attach` sets it for epoll, `busypoll run` for poll and select, too";
+            let why = "only the initial network namespace shows it, and it is not assumed to be 0: `busypoll attach` sets busy polling for epoll, `busypoll run` for poll and select, too";
             report.not_seen(Subject::Machine, what, "net.core.busy_poll", why);
         }
         for ((_, _), mut findings) in self.found {
@@ -135,21 +135,21 @@ fn process_of(subject: Subject) -> Subject {
     }
 }
 
-/// How a socket is waited for.
+/// How threads wait for a socket.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) receive: bool,
-    /// By receive calls that do not wait, one after another.
+    /// By non-blocking receive calls in a loop.
     pub(crate) spin: bool,
     pub(crate) poll: bool,
     /// The epoll instances that watch it.
     pub(crate) epolls: Vec<RawFd>,
-    /// Perhaps: a ring does not tell which sockets it serves.
+    /// Possibly: an io_uring does not show which sockets it serves.
     pub(crate) uring: bool,
 }
 
 impl Process {
-    /// How one of its sockets is waited for.
+    /// How threads wait for one of its sockets.
     pub(crate) fn waiting(&self, fd: RawFd, socket: &Socket) -> Waiting {
         let ways = self.ways();
         let mut waiting = Waiting {
@@ -171,7 +171,7 @@ impl Process {
 }
 
 impl Waiting {
-    /// Whether receive calls are all that waits for it, asleep or not.
+    /// Whether threads wait for it in receive calls, asleep or not.
     pub(crate) fn receives(&self) -> bool {
         self.receive || self.spin
     }
@@ -192,6 +192,6 @@ impl Waiting {
         if self.uring {
             ways.push("io_uring".into());
         }
-        if ways.is_empty() { "nobody waits".into() } else { ways.join(", ") }
+        if ways.is_empty() { "no thread waits".into() } else { ways.join(", ") }
     }
 }

@@ -1,4 +1,4 @@
-//! Does it: every process's sockets, epoll instances and threads, and what keeps them from busy polling.
+//! "Does it": every process's sockets, epoll instances and threads, and what keeps them from busy polling.
 
 mod census;
 mod descriptors;
@@ -22,7 +22,7 @@ pub(crate) use census::{Census, Process};
 pub(crate) use descriptors::{Class, class, words};
 pub(crate) use napis::{Life, Napis, Place};
 
-/// Looks at processes: those asked for, else all where no device or peer was asked for.
+/// Checks processes: those asked for, else all, unless a device or a peer was asked for.
 pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     if scope.pids.is_empty() && (!scope.devices.is_empty() || scope.peer.is_some()) {
         return Ok(());
@@ -46,7 +46,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-/// The name of a process; `?` once it has gone.
+/// The name of a process; `?` if it has ended.
 pub(crate) fn name(pid: u32) -> String {
     let comm = fs::read(format!("/proc/{pid}/comm"));
     comm.map_or_else(|_| "?".into(), |c| String::from_utf8_lossy(&c).trim_end().to_owned())

@@ -1,4 +1,4 @@
-//! Where a NAPI id lives: alive on which device, or dead. Reads netlink, in the network namespaces that
+//! The state of NAPI ids: alive, with the device, or dead. Reads netlink in every network namespace that
 //! can be entered.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -17,16 +17,16 @@ use busypoll_linux::{NapiId, netns};
 
 use super::Process;
 
-/// A NAPI instance that is alive.
+/// Where a living NAPI instance is.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) device: String,
     /// The inode of the device's network namespace.
     pub(crate) netns: u32,
-    /// The receive queue, where the driver tells.
+    /// The receive queue, if the driver reports it.
     pub(crate) queue: Option<u32>,
     pub(crate) napi: Napi,
-    /// What `ethtool -L` calls the queues that can be set to one, if there are more.
+    /// The `ethtool -L` name of the queues that can be reduced to one, if there are more.
     pub(crate) one_channel: Option<&'static str>,
 }
 
@@ -39,16 +39,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is known of a NAPI id.
+/// The state of a NAPI id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Life<'a> {
     Alive(&'a Place),
     Dead,
-    /// Not found, but not every network namespace could be looked into.
+    /// Not found, but not every network namespace could be searched.
     Unknown,
 }
 
-/// The NAPI instances that sockets name, and which peers are at home.
+/// The NAPI instances that sockets have learnt, and the peers that are local addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Napis {
     alive: HashMap<NapiId, Place>,
@@ -56,24 +56,24 @@ pub(crate) struct Napis {
     complete: bool,
 }
 
-/// What is asked of one network namespace.
+/// What to look up in one network namespace.
 #[derive(Default)]
 struct Questions {
     ids: BTreeSet<NapiId>,
     peers: BTreeSet<IpAddr>,
 }
 
-/// So many peers of sockets without an id are asked for.
+/// At most this many peers of sockets without an id are looked up.
 const MOST_PEERS: usize = 64;
 
 impl Napis {
-    /// Looks into the namespaces of sockets first. A packet keeps the id that its first device gave it, so an
-    /// id that is not found there may be that of a device in any other namespace.
+    /// Searches the sockets' namespaces first. A packet keeps the id of the first device it passed, so an
+    /// id that is not found there may belong to a device in any other namespace.
     pub(crate) fn find<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Self {
         Self::of(sockets, std::iter::empty())
     }
 
-    /// The same, and ids that were seen in network namespaces.
+    /// The same, with further ids that were seen in packets.
     pub(crate) fn of<'a>(
         sockets: impl Iterator<Item = &'a Socket>,
         seen: impl Iterator<Item = (u32, NapiId)>,
@@ -92,7 +92,7 @@ impl Napis {
                 (None, _) => {}
             }
         }
-        // Who may not look everywhere does not even know of other namespaces: in a container the id may be
+        // Without these capabilities other namespaces are not even visible: in a container the id may be
         // that of the host's device.
         let everywhere = [Capability::SysAdmin, Capability::SysPtrace];
         let complete =
@@ -124,7 +124,7 @@ impl Napis {
         self.local.extend(local.into_iter().map(|peer| (inode, peer)));
     }
 
-    /// Whether it is alive, and where.
+    /// The state of an id.
     pub(crate) fn life(&self, id: NapiId) -> Life<'_> {
         match self.alive.get(&id) {
             Some(place) => Life::Alive(place),
@@ -133,7 +133,7 @@ impl Napis {
         }
     }
 
-    /// Whether a socket's packets never leave the namespace: they come over loopback.
+    /// Whether a socket's packets never leave the namespace, so that they use loopback.
     pub(crate) fn is_local(&self, socket: &Socket) -> bool {
         let ip = |end: Option<SocketAddr>| end.map(|end| end.ip().to_canonical());
         let (bound, peer) = (ip(socket.local), ip(socket.peer));
@@ -142,7 +142,7 @@ impl Napis {
     }
 }
 
-/// Inside the namespace: the wanted instances, and which of the peers are the host's own addresses.
+/// Inside the namespace: the wanted instances, and which of the peers are local addresses.
 fn look(inode: u32, questions: &Questions) -> Option<(Vec<Place>, Vec<IpAddr>)> {
     let is_local =
         |peer: &&IpAddr| route_to(**peer).is_ok_and(|route| route.kind == RouteKind::Local);
@@ -186,7 +186,7 @@ fn one_channel(device: &str) -> Option<&'static str> {
 }
 
 impl Process {
-    /// A command about a device, run where the device is.
+    /// A command about a device, run in the device's namespace.
     pub(crate) fn in_its_namespace(&self, place: &Place, command: String) -> String {
         let ours = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).ok();
         let its = fs::metadata(format!("/proc/{}/ns/net", self.pid)).map(|m| m.ino()).ok();
@@ -202,7 +202,7 @@ impl Process {
         }
     }
 
-    /// A command that writes an attribute of a device, run where the device is.
+    /// A command that writes a sysfs attribute of a device, run in the device's namespace.
     pub(crate) fn write_in_its_namespace(&self, place: &Place, file: &str, value: &str) -> String {
         let shown = busypoll_linux::sysfs::Sysfs::open().is_ok_and(|sysfs| sysfs.is_mounted());
         let here = netns::inode().ok() == Some(place.netns) && shown;

@@ -13,7 +13,7 @@ use busypoll_linux::{Error as LinuxError, epoll, socket, sockopt, stat};
 use super::Census;
 use crate::{Error, Report, Scope, Subject};
 
-/// The census of what can be seen; `why` BPF could not be used is said where that hides something.
+/// The census of what is visible; reports `why` BPF could not be used if that hides something.
 pub(super) fn census(
     scope: &Scope,
     report: &mut Report,
@@ -39,7 +39,7 @@ pub(super) fn census(
     }
     census.sample(|census| {
         for process in census.processes.values_mut() {
-            // One that has just ended waits for nothing.
+            // A process that has just ended has no threads.
             let threads = process.handle().and_then(|handle| handle.threads().ok());
             for thread in threads.unwrap_or_default() {
                 let seen = process.threads.entry(thread.tid).or_default();
@@ -59,7 +59,7 @@ fn open_files(
     why: &LinuxError,
 ) -> busypoll_linux::Result<Vec<OpenFile>> {
     let mut files = Vec::new();
-    // Sockets opened before a setns(2) are elsewhere; without privileges there is no telling.
+    // Sockets opened before a setns(2) are in another namespace; without privileges that is not visible.
     let netns = handle.netns().and_then(|f| f.metadata().map_err(io_error)).map(|m| m.ino());
     let netns = netns.ok().and_then(|inode| u32::try_from(inode).ok()).unwrap_or(0);
     for descriptor in handle.descriptors()? {
@@ -93,7 +93,7 @@ fn io_error(source: io::Error) -> LinuxError {
     LinuxError::Os { doing: "looking up a network namespace".into(), source }
 }
 
-/// `None` for a socket that packets do not reach.
+/// `None` for a socket that receives no packets.
 fn socket_of(taken: impl AsFd, inode: u64, netns: u32) -> Option<Kind> {
     const TCP_ESTABLISHED: u32 = 1;
     const TCP_CLOSE: u32 = 7;
@@ -130,13 +130,13 @@ fn socket_of(taken: impl AsFd, inode: u64, netns: u32) -> Option<Kind> {
         incoming_cpu: None,
         busy_poll_usecs: sockopt::busy_poll(taken).unwrap_or(0),
         prefer_busy_poll: sockopt::prefer_busy_poll(taken).unwrap_or(false),
-        // No call tells it.
+        // No system call returns it.
         busy_poll_budget: 0,
         napi: sockopt::incoming_napi_id(taken).ok().flatten(),
     })))
 }
 
-/// Kernel threads have no command line, and it may be read of anybody.
+/// Kernel threads have no command line, and every user may read it.
 fn is_kernel_thread(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty())
 }

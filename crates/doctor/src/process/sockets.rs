@@ -1,4 +1,4 @@
-//! What keeps a socket from busy polling.
+//! Faults that keep a socket from busy polling.
 
 use busypoll_linux::bpf::files::Socket;
 use std::os::fd::RawFd;
@@ -16,12 +16,13 @@ use crate::rules::{
 };
 use crate::{Finding, Rule};
 
-/// For who waits in poll or select. It waits in an epoll instance in their place, which polls by itself since Linux 6.9.
+/// For programs that wait in poll or select: `run` makes them wait in an epoll instance, which polls by itself since
+/// Linux 6.9.
 const FOR_POLL: &str = "busypoll run -- PROGRAM";
-/// The same for the whole machine: the only one before that.
+/// The same for the whole machine: the only remedy before Linux 6.9.
 const FOR_ALL_POLLS: &str = "sysctl -w net.core.busy_poll=50";
 
-/// The rule, what is the case, and the command that cures it.
+/// The rule, the case at hand, and the command that fixes it.
 type Fault = (&'static Rule, String, Option<String>);
 
 impl Judge<'_> {
@@ -62,7 +63,7 @@ impl Judge<'_> {
             return;
         }
         if facts.way == Way::Nobody {
-            let what = format!("{set}, and nobody waits for it; {}", self.napi_words(socket));
+            let what = format!("{set}, and no thread waits for it; {}", self.napi_words(socket));
             return self.add(process.pid, say(&SOCK_IDLE, what));
         }
         if let Some(id) = socket.napi
@@ -94,7 +95,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What the judgement goes by.
+    /// The facts the verdict is based on.
     fn facts(&self, process: &Process, socket: &Socket, waiting: &Waiting, class: Class) -> Facts {
         let queue = match socket.napi.map(|id| self.napis.life(id)) {
             None => Queue::None,
@@ -125,7 +126,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Nobody has switched anything on: told of a process that was asked for.
+    /// Busy polling is not switched on: reported for a process that was asked for.
     fn merely_off(
         &mut self,
         process: &Process,
@@ -140,12 +141,12 @@ impl Judge<'_> {
                 self.add(process.pid, say(&SOCK_OFF, what).remedy(attach));
             }
             Way::Receive => {
-                let what = "its receive calls do not sleep, and look at the socket alone".into();
+                let what = "its receive calls do not sleep, and read only what has arrived".into();
                 self.add(process.pid, say(&SOCK_SPIN, what).remedy(attach));
             }
             Way::Poll => {
                 let what = "its poll or select sleeps at once".into();
-                // Where the whole machine's poll does, the socket's option is all that is missing.
+                // If net.core.busy_poll is on, only the socket's option is missing.
                 let remedy = match self.host_busy_poll {
                     Some(1..) => attach,
                     _ if self.epoll_has_params => FOR_POLL.into(),
@@ -159,7 +160,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Faults in how it is waited for.
+    /// The fault in how threads wait for it.
     fn way_of_waiting(
         &self,
         process: &Process,
@@ -188,20 +189,20 @@ impl Judge<'_> {
             }
             Obstacle::HostUnseen => {
                 let what = format!(
-                    "{set}; whether its waits poll is for net.core.busy_poll to say, which cannot be seen from here"
+                    "{set}; whether its waits poll depends on net.core.busy_poll, which cannot be seen from here"
                 );
                 Some((&NOT_SEEN, what, None))
             }
-            // Of the instance, which says it once for all its members.
+            // Faults of the epoll instance, which reports them once for all members.
             _ => None,
         }
     }
 
-    /// Faults in what it would poll.
+    /// The fault in the queue it would poll.
     fn queue(&self, process: &Process, socket: &Socket, facts: &Facts) -> Option<Fault> {
         let id = socket.napi.map_or_else(String::new, |id| id.to_string());
         match polls::of_queue(facts.class, facts.queue) {
-            // Of the members of an epoll instance, one with an id is enough.
+            // One member with an id is enough for an epoll instance.
             Some(Obstacle::NoId) if !facts.option => None,
             Some(Obstacle::NoId) if facts.loops => {
                 Some((&SOCK_LOOPBACK, "its packets do not leave this host".into(), None))
@@ -214,7 +215,7 @@ impl Judge<'_> {
                 Some((&SOCK_NO_NAPI, what.into(), None))
             }
             Some(Obstacle::DeadForever) => {
-                let what = format!("NAPI id {id} is dead, and stays: the socket is not connected");
+                let what = format!("NAPI id {id} is dead and will stay: the socket is not connected");
                 Some((&SOCK_STALE_FOREVER, what, None))
             }
             Some(_) => {
@@ -241,7 +242,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether an instance's interrupts can be deferred; a kernel that does not tell per instance is believed.
+/// Whether an instance's interrupts are deferred; assumed on a kernel without per-instance settings.
 pub(super) fn defers(place: &Place) -> bool {
     place.napi.defer_hard_irqs.unwrap_or(1) > 0 && place.napi.gro_flush_timeout_ns.unwrap_or(1) > 0
 }
@@ -255,7 +256,7 @@ pub(super) fn not_deferred(place: &Place) -> String {
     )
 }
 
-/// The command that makes an instance's device defer interrupts, wherever the device is.
+/// The command that makes an instance's device defer interrupts, run in the device's namespace.
 pub(super) fn defer(process: &Process, place: &Place) -> String {
     let (device, pid) = (&place.device, process.pid);
     let tune = format!("busypoll tune apply prefer-busy-poll --dev {device} --poller {pid}");

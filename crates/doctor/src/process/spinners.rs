@@ -1,4 +1,4 @@
-//! More spinners than CPUs. Reads `/proc/PID/task/TID/status`.
+//! The check for more spinners than CPUs. Reads `/proc/PID/task/TID/status`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -64,7 +64,7 @@ pub(super) fn judge(judge: &mut Judge<'_>, census: &Census) {
     }
 }
 
-/// The threads of a process that busy poll when they wait.
+/// The threads of a process whose waits busy poll.
 pub(super) fn of_process(judge: &Judge<'_>, process: &Process) -> Vec<u32> {
     let polls = |wait: &Wait| spins(judge, process, wait);
     process.threads_that(polls).into_iter().collect()

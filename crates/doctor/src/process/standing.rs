@@ -1,4 +1,4 @@
-//! How a process stands with the scheduler: stopped, ended, limited by a quota, above the softirqs of its CPU.
+//! The scheduling state of a process: stopped, ended, limited by a quota, real-time priority above the softirqs.
 
 use std::fs;
 
@@ -9,18 +9,18 @@ use super::{Process, spinners};
 use crate::Error;
 use crate::rules::{CPU_QUOTA, FIFO_POLLER, NO_SOCKETS, STOPPED};
 
-/// Refuses what has ended: a process that its parent has not asked for has nothing to look at.
+/// Refuses a zombie: it has no sockets to look at.
 pub(super) fn refuse_the_dead(pid: u32) -> Result<(), Error> {
     match process::standing(pid) {
         Some(standing) if standing.state == 'Z' || standing.state == 'X' => {
-            let why = "it has ended, and its parent has not asked for its exit code yet: a zombie has no sockets";
+            let why = "it has ended, and its parent has not collected its exit code yet: a zombie has no sockets";
             Err(Error::Process { pid, why: why.into() })
         }
         _ => Ok(()),
     }
 }
 
-/// What is said of a process that was asked for, whatever its sockets are.
+/// Findings about a process that was asked for, independent of its sockets.
 pub(super) fn judge(judge: &mut Judge<'_>, process: &Process) {
     let pid = process.pid;
     if let Some(standing) = process::standing(pid)

@@ -1,5 +1,5 @@
-//! Counting, over a time: passes by BPF, the kernel's own counters in each device's network namespace,
-//! interrupts, how busy the CPUs were, and what control groups took.
+//! Counting over a time: passes by BPF, the kernel's own counters in each device's network namespace,
+//! interrupts, the load of the CPUs, and throttling by control groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -19,15 +19,15 @@ use crate::{Error, Report, Subject};
 /// What was counted.
 pub(super) struct Counts {
     pub(super) devices: BTreeMap<Device, DeviceCounts>,
-    /// Every row of passes, also of devices that nobody asked for; `None` without BPF.
+    /// Every row of passes, also of devices outside the target; `None` without BPF.
     pub(super) rows: Option<Vec<Passes>>,
-    /// How busy each CPU was, in percent.
+    /// The load of each CPU, in percent.
     pub(super) busy: BTreeMap<u32, u64>,
-    /// Which sockets the packets reached; or why that cannot be told.
+    /// Which sockets the packets reached; or why that is not known.
     pub(super) deliveries: Result<Deliveries, String>,
-    /// How long was counted.
+    /// The length of the count.
     pub(super) time: Duration,
-    /// What the control groups of each process asked for took of its time meanwhile.
+    /// Throttling of each process asked for by its control groups.
     pub(super) stopped: BTreeMap<u32, Stopped>,
 }
 
@@ -36,24 +36,24 @@ pub(super) struct Counts {
 pub(super) struct DeviceCounts {
     /// One row for each NAPI instance and spinning thread, one for softirqs and kernel threads.
     pub(super) rows: Vec<Passes>,
-    /// Growth of `BusyPollRxPackets` of its network namespace: of all its devices.
+    /// The growth of `BusyPollRxPackets` in its network namespace, for all devices there.
     pub(super) busy_poll_rx: Option<u64>,
     /// Packets it received, by its own counter.
     pub(super) received: Option<u64>,
-    /// Interrupts of its NAPI instances; none where the driver does not tell which they are.
+    /// Interrupts of its NAPI instances; none if the driver does not report their numbers.
     pub(super) interrupts: Option<u64>,
 }
 
-/// What a control group's quota of CPU time did meanwhile.
+/// Throttling by a control group's quota of CPU time.
 pub(super) struct Stopped {
     pub(super) group: String,
-    /// What the quota is worth.
+    /// The quota, in CPUs.
     pub(super) cpus: f64,
-    /// The command that takes it away.
+    /// The command that removes the quota.
     pub(super) remedy: String,
     pub(super) periods: u64,
     pub(super) throttled: u64,
-    /// For how long, in microseconds.
+    /// The time stopped, in microseconds.
     pub(super) us: u64,
 }
 
@@ -121,7 +121,7 @@ pub(super) fn over(time: Duration, target: &Target, report: &mut Report) -> Resu
         }
         Err(e) => {
             counts.deliveries = Err(e.to_string());
-            let what = "who polled each queue, and how much was found";
+            let what = "which threads polled each queue, and how many packets they found";
             report.not_seen(Subject::Machine, what, "tracepoint napi:napi_poll", e);
         }
     }

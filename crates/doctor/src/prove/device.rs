@@ -30,8 +30,8 @@ pub(super) fn judge(target: &Target, counts: &Counts, report: &mut Report) {
     }
 }
 
-/// Found by busy polling, and all: as they reached sockets, which RPS may undo; of a device whose packets reach
-/// none, as they were taken from its queues.
+/// The packets found by busy polling, and all packets. Counted at the sockets, as RPS may redirect what a poll found;
+/// for a device whose packets reach no socket, counted at its queues.
 fn share(device: &DeviceCounts, passes: &Driven<'_>, counts: &Counts) -> (u64, u64) {
     let queues: BTreeSet<NapiId> = device.rows.iter().filter_map(|row| row.napi).collect();
     let (mut found, mut all) = (0, 0);
@@ -79,13 +79,13 @@ fn by_passes(
         let sum = &passes.sum;
         let per_packet = sum.spin_empty / sum.packets().max(1);
         let why = if found < (sum.spin_packets + sum.rearm_packets) / 2 {
-            "what polls found was handed on to another CPU's backlog".into()
+            "the packets that busy polls found were moved to another CPU's backlog".into()
         } else if sum.threaded_packets * 2 > sum.packets() {
             "NAPI threads took the others".into()
         } else if per_packet == 0 {
-            "packets were there before anybody polled".into()
+            "packets were there before any thread polled".into()
         } else {
-            format!("{per_packet} passes for each packet: it came after the poll had given up")
+            format!("{per_packet} passes for each packet: it came after the poll had ended")
         };
         PROVE_NO_EFFECT.finding(subject, format!("{words}: {why}"))
     };
@@ -106,11 +106,11 @@ impl DeviceCounts {
     }
 }
 
-/// Without BPF: from what the kernel counts anyway.
+/// Without BPF: by the kernel's own counters.
 fn by_counters(name: &str, device: &DeviceCounts) -> Finding {
     let subject = Subject::Device { name: name.into() };
     let (found, all) = (device.busy_poll_rx.unwrap_or(0), device.received.unwrap_or(0));
-    // Other devices of the namespace count too.
+    // The counter includes other devices of the namespace.
     let share = percent(found, all).min(100);
     let what = format!("{share}% of {all} packets were found by busy polling");
     let finding = if all < ENOUGH {

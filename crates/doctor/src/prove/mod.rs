@@ -1,17 +1,17 @@
-//! Prove it: what was counted while packets came, and the verdict that follows.
+//! "Prove it": what was counted while packets arrived, and the resulting verdict.
 //!
-//! With BPF: each packet by the socket that it reached and by how it was found, and every pass over every queue, by
-//! kind and by spinning thread. Without: what the kernel counts anyway, in the network namespace of the devices;
-//! that says nothing of a process.
+//! With BPF: each packet, by the socket that it reached and by how it was found; and every pass over every queue, by
+//! kind and by spinning thread. Without BPF: the kernel's own counters, in the network namespace of the devices;
+//! they say nothing about a single process.
 //!
 //! | file | |
 //! |---|---|
 //! | `count` | counting |
 //! | `units` | the packets of each socket and epoll instance |
-//! | `process`, `device` | the verdict on a process, on a device: a share of its packets |
-//! | `passes` | the passes behind it: evidence, and spinners that are in the way |
+//! | `process`, `device` | the verdict on a process or a device: the share of its packets found by busy polling |
+//! | `passes` | the passes over its queues: evidence, and spinners that are in the way |
 //! | `why` | why packets were not found by busy polling |
-//! | `settle` | what was said before counting, and is refuted by it |
+//! | `settle` | removes findings from settings that the packets refute |
 
 mod count;
 mod device;
@@ -30,7 +30,7 @@ use busypoll_linux::netns;
 use crate::process::{Census, Life, Napis};
 use crate::{Error, Report, Scope};
 
-/// Fewer packets prove nothing.
+/// Fewer packets are too few for a verdict.
 const ENOUGH: u64 = 20;
 /// Below this share of packets, in percent, busy polling does not work.
 const WORKS: u64 = 50;
@@ -42,7 +42,7 @@ fn percent(part: u64, all: u64) -> u64 {
 /// A device: the inode of its network namespace, and its name there.
 type Device = (u32, String);
 
-/// What is looked at.
+/// What to count.
 struct Target {
     /// The devices asked for, those behind the processes asked for, or all of this namespace.
     devices: BTreeSet<Device>,
@@ -53,7 +53,7 @@ struct Target {
     /// The processes, and where the queues of their sockets are.
     census: Census,
     napis: Napis,
-    /// Nothing was asked for: a device without packets is not worth a line.
+    /// Nothing was asked for: a device without packets is not reported.
     any: bool,
 }
 
@@ -61,12 +61,12 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     let Some(time) = scope.prove else { return Ok(()) };
     let mut target = Target::of(scope, report)?;
     let counts = count::over(time, &target, report)?;
-    // Sockets that were opened meanwhile, and threads that did not wait a moment ago.
+    // Include sockets that were opened and waits that began while counting.
     if let Ok(now) = Census::take(scope, &mut Report::default()) {
         let earlier = std::mem::replace(&mut target.census, now);
         target.census.absorb(earlier);
     }
-    // Packets may have come by a queue that no socket has learnt.
+    // Packets may have come from a queue that no socket has learnt.
     let brought = counts.deliveries.iter().flat_map(|all| &all.rows);
     let brought = brought.filter_map(|row| Some((row.netns, row.napi?)));
     target.napis = Napis::of(target.census.sockets(), brought);
@@ -85,7 +85,7 @@ impl Target {
         let mut devices: BTreeSet<Device> =
             scope.devices.iter().map(|name| (here, name.clone())).collect();
         let any = scope.devices.is_empty() && scope.pids.is_empty();
-        // What cannot be seen of processes has been said by the check before this one.
+        // The check of processes has already reported what could not be seen of them.
         let census = Census::take(scope, &mut Report::default())?;
         let napis = Napis::find(census.sockets());
         let mut pids = scope.pids.clone();

@@ -1,4 +1,4 @@
-//! The passes over queues behind a verdict: as evidence, and spinners that are in somebody's way.
+//! The passes over queues: as evidence, and to find spinners that are in the way of another thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,28 +8,28 @@ use busypoll_linux::bpf::napi::Passes;
 use super::count::{Counts, DeviceCounts};
 use crate::Finding;
 
-/// So many empty passes per packet, on a CPU so busy, in percent, are in somebody's way.
+/// At this many empty passes per packet, on a CPU with this load in percent, a spinner is in the way.
 const EMPTY: u64 = 50;
 const BUSY: u64 = 80;
 
-/// The passes of one subject.
+/// The passes of one device or process.
 pub(super) struct Driven<'a> {
-    /// Of all passes over its queues.
+    /// The sum over its queues.
     pub(super) sum: Passes,
-    /// Whether any of its queues is known: of others the passes by softirqs are not in the sum.
+    /// Whether any of its queues is known: passes of softirqs over unknown queues are not in the sum.
     queues: bool,
-    /// Of its own spinners.
+    /// Those of its own spinners.
     rows: Vec<&'a Passes>,
 }
 
 impl Counts {
-    /// Which threads spun on each CPU, each for a good part of its passes.
+    /// The threads that spun on each CPU, each for at least a quarter of its passes.
     fn spinners(&self) -> BTreeMap<u32, BTreeSet<u32>> {
         let mut by_cpu: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for row in self.rows.iter().flatten() {
             let all: u64 = row.cpus.iter().map(|(_, passes)| passes).sum();
             for (cpu, passes) in &row.cpus {
-                // A glance while another queue was being polled is none.
+                // A pass made while the thread polled another queue does not count.
                 if let Some(tid) = row.tid
                     && passes * 4 > all
                     && *passes > 100
@@ -50,7 +50,7 @@ impl<'a> Driven<'a> {
         Driven { sum, queues: true, rows }
     }
 
-    /// Its own busy polls, and softirqs and kernel threads over the queues that bring it packets.
+    /// Its own busy polls, and the passes of softirqs and kernel threads over the queues that deliver its packets.
     pub(super) fn of_process(pid: u32, mut queues: BTreeSet<NapiId>, all: &'a [Passes]) -> Self {
         let rows: Vec<&Passes> = all.iter().filter(|row| row.pid == Some(pid)).collect();
         queues.extend(rows.iter().filter_map(|row| row.napi));
@@ -69,7 +69,7 @@ impl<'a> Driven<'a> {
         self.sum.spin_hits + self.sum.spin_empty
     }
 
-    /// Spinners in each other's way, or in the way of who sends: how, and a thread to move.
+    /// Spinners in each other's way, or in the way of the sender: a description, and a thread to move.
     pub(super) fn in_the_way(&self, counts: &Counts) -> Option<(String, u32)> {
         if self.sum.spin_empty < EMPTY * self.sum.packets().max(1) {
             return None;
@@ -127,7 +127,7 @@ impl<'a> Driven<'a> {
 }
 
 impl Counts {
-    /// A CPU on which nobody spins.
+    /// A CPU without a spinner.
     pub(super) fn free_cpu(&self) -> Option<u32> {
         let taken = self.spinners();
         self.busy.keys().find(|cpu| !taken.contains_key(cpu)).copied()

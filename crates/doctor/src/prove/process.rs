@@ -1,4 +1,4 @@
-//! The verdict on a process: of each of its sockets and epoll instances the share of packets that busy polls found.
+//! The verdict on a process: for each of its sockets and epoll instances the share of packets that busy polls found.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{Finding, Report, count};
 pub(super) fn judge(target: &Target, counts: &Counts, report: &mut Report) {
     for pid in &target.pids {
         let Some(process) = target.census.processes.get(pid) else { continue };
-        // What nothing of a network reaches has been told, and needs no packets.
+        // Earlier checks have reported a process without sockets and a stopped one: no packets are needed.
         if !units::has_sockets(process) || report.stands_still(process) {
             continue;
         }
@@ -30,7 +30,7 @@ pub(super) fn judge(target: &Target, counts: &Counts, report: &mut Report) {
     }
 }
 
-/// Without the packets of its sockets nothing can be said of a process: other programs have packets, too.
+/// Without BPF there is no verdict on a process: the kernel's counters include packets of other programs.
 fn unseen(process: &Process, why: &str, counts: &Counts, report: &mut Report) {
     let what = "how the packets of its sockets were found";
     report.not_seen(process.subject(), what, "cgroup_skb/ingress", why);
@@ -87,7 +87,7 @@ fn verdict(
     };
     let words = format!("{share}% of {all} packets{of} were found by busy polling");
     let late = around.deferral(unit).map_or(String::new(), |late| format!("; {late}"));
-    // A deferred interrupt's timer runs on the CPU that polled last, where no spinner is in its way.
+    // The deferral timer runs on the CPU that polled last, where no spinner is in its way.
     let in_the_way = || driven.in_the_way(counts).filter(|_| late.is_empty());
     let finding = if share >= WORKS {
         let other = match percent(sum.others, found) {
@@ -125,13 +125,13 @@ fn verdict(
     finding.evidence("packets handed to it, cgroup_skb/ingress", said)
 }
 
-/// A quota that stops a poller is a fault also where most packets are found: the others wait for the next period.
+/// A quota that stops a poller is a fault even if most packets are found: the others wait for the next period.
 fn stopped(process: &Process, judged: &[Unit], counts: &Counts, report: &mut Report) {
     let Some(stopped) = counts.stopped.get(&process.pid) else { return };
     report.retain(|finding| {
         finding.rule != &CPU_QUOTA || finding.subject != process.subject() || stopped.throttled > 0
     });
-    // A poller uses all that it gets: a program that does not poll may be stopped for its own work.
+    // A program that does not poll may be stopped because of its own work.
     if !judged.iter().any(|unit| unit.on) || stopped.throttled * 10 < stopped.periods.max(1) {
         return;
     }

@@ -1,4 +1,4 @@
-//! What was said before counting, by settings alone, and is refuted by what was counted.
+//! Removes findings that were made from settings alone and that the counted packets refute.
 
 use super::WORKS;
 use super::percent;
@@ -7,10 +7,10 @@ use crate::process::Process;
 use crate::rules::{CPU_QUOTA, EPOLL_READY, SOCK_READY, SPINNERS_ONE_CPU, SPINNERS_TOO_MANY};
 use crate::{Report, Rule, Subject};
 
-/// These are about time that pollers take from each other, which shares of packets do not show.
+/// Findings about CPU time that pollers take from each other: shares of packets cannot refute these.
 const STAND: &[&Rule] = &[&CPU_QUOTA, &SPINNERS_ONE_CPU, &SPINNERS_TOO_MANY];
 
-/// Takes out of the report what packets have contradicted.
+/// Removes the findings that the packets refute.
 pub(super) fn contradicted(process: &Process, judged: &[Unit], working: bool, report: &mut Report) {
     let pid = process.pid;
     let of_process = |subject: &Subject| match subject {
@@ -39,7 +39,7 @@ pub(super) fn contradicted(process: &Process, judged: &[Unit], working: bool, re
             let of = of_process(&finding.subject) || behind(&finding.subject) && !named;
             return !(of && finding.verdict().is_fault());
         }
-        // What looked ready and is not.
+        // Settings that look right are no finding if the packets were not polled.
         let ready = [SOCK_READY.code, EPOLL_READY.code].contains(&finding.rule.code);
         let failed = judged.iter().any(|unit| {
             !works(unit)

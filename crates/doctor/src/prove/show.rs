@@ -1,4 +1,4 @@
-//! The counts themselves, as facts of the report: one line for each NAPI instance and who drove it.
+//! The counts as facts of the report: one line for each NAPI instance and driving thread.
 
 use busypoll_linux::bpf::napi::Passes;
 use serde::Serialize;
@@ -37,7 +37,7 @@ struct Packets<'a> {
     found: &'a Sum,
 }
 
-/// The text report shows so many queues of a process's descriptors.
+/// The text report shows at most this many rows of packets.
 const SHOWN: usize = 20;
 
 pub(super) fn tell(target: &Target, counts: &Counts, report: &mut Report) {

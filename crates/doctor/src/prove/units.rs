@@ -1,5 +1,5 @@
-//! What was counted of each socket and epoll instance of a process: its packets, by the queue that brought
-//! them and by how they were found.
+//! The packets counted for each socket and epoll instance of a process, by the queue they came from and by
+//! how they were found.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
@@ -18,13 +18,13 @@ use crate::process::{Class, Process, class, words};
 pub(super) struct Sum {
     /// By busy polls of the threads that wait for them.
     pub(super) own: u64,
-    /// By busy polls of other threads, here or in other processes.
+    /// By busy polls of other threads, in this or another process.
     pub(super) others: u64,
     /// By softirqs on each CPU.
     pub(super) softirq: BTreeMap<u32, u64>,
     /// By NAPI threads.
     pub(super) napi_threads: u64,
-    /// They passed no queue.
+    /// Packets that passed no queue.
     pub(super) direct: u64,
 }
 
@@ -52,19 +52,19 @@ impl Sum {
     }
 }
 
-/// A socket or an epoll instance, or what is left of a process beside these.
+/// A socket or an epoll instance, or the rest of a process together.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
     pub(super) subject: Subject,
-    /// How many sockets these are.
+    /// The number of sockets.
     pub(super) sockets: usize,
-    /// Somebody has switched busy polling on for it.
+    /// Whether busy polling is switched on for it.
     pub(super) on: bool,
-    /// A thread is seen to wait for it.
+    /// Whether a thread was seen to wait for it.
     pub(super) waited: bool,
-    /// Nobody sleeps in its waits: epoll_wait with a timeout of 0, or receive calls that do not wait.
+    /// Set if no wait sleeps: epoll_wait with a timeout of 0, or non-blocking receive calls.
     pub(super) spins: Option<Spins>,
-    /// An epoll instance that is waited for through another.
+    /// Whether it is an epoll instance that is waited for through another.
     pub(super) nested: bool,
     /// The queues that its sockets have learnt.
     pub(super) learnt: BTreeSet<NapiId>,
@@ -74,7 +74,7 @@ pub(super) struct Unit {
     pub(super) queues: BTreeMap<Option<NapiId>, Sum>,
 }
 
-/// How a program waits that does not sleep.
+/// How a program waits without sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spins {
     Receive,
@@ -119,16 +119,16 @@ impl Unit {
     }
 }
 
-/// What a packet is waited for by.
+/// Through which descriptor a packet is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Epoll(RawFd),
     Socket(RawFd),
-    /// Connections that have ended since, known by their listener's port.
+    /// Connections that have ended since, recognised by their listener's port.
     Ended,
 }
 
-/// The sockets and epoll instances of a process that may get packets, with what was counted of each.
+/// The sockets and epoll instances of a process that may receive packets, with their counts.
 pub(super) fn of(process: &Process, host_polls: bool, counted: &Deliveries) -> Vec<Unit> {
     let mut units: BTreeMap<Key, (Unit, BTreeSet<u32>)> = BTreeMap::new();
     let mut by_cookie = HashMap::new();
@@ -214,12 +214,12 @@ fn epoll_unit(process: &Process, epoll: RawFd, host_polls: bool) -> (Unit, BTree
     (unit, waiters)
 }
 
-/// Whether packets of a network reach anything that a process has open.
+/// Whether a process has any open socket that receives packets.
 pub(super) fn has_sockets(process: &Process) -> bool {
     process.files.iter().any(|file| matches!(file.kind, Kind::Socket(_)))
 }
 
-/// Those with so many packets that they are judged one by one, and all others together.
+/// The units with enough packets for a verdict of their own, and all others together.
 pub(super) fn judged(units: Vec<Unit>, process: Subject, enough: u64) -> Vec<Unit> {
     let total: u64 = units.iter().map(Unit::packets).sum();
     let counts = |unit: &Unit| unit.packets() >= enough && unit.packets() * 10 >= total;

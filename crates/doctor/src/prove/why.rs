@@ -15,18 +15,18 @@ use crate::{Report, Rule, Subject, count};
 /// Faults of devices that keep a packet's NAPI id from the socket.
 const NO_ID: &[&Rule] =
     &[&VETH_GRO_OFF, &VETH_TSO_ON, &TUN, &WIREGUARD, &NO_NAPI, &DRIVER_SKIPS_NAPI_ID];
-/// Faults of devices that hand on what was polled.
+/// Faults of devices by which polled packets go to another CPU.
 const HANDED_ON: &[&Rule] = &[&RPS, &RFS];
 
-/// What else is known of a process.
+/// What else is known about a process.
 pub(super) struct Circumstances<'a> {
     process: &'a Process,
     target: &'a Target,
-    /// What was found at its devices: the rule's code, the words and the remedy.
+    /// The findings about its devices: the rule's code, the words and the remedy.
     of_devices: Vec<(&'static str, String, Option<String>)>,
 }
 
-/// A cause, and what cures it.
+/// A cause and its remedy.
 pub(super) struct Why {
     pub(super) words: String,
     pub(super) remedy: Option<String>,
@@ -52,7 +52,7 @@ impl<'a> Circumstances<'a> {
         self.of_devices.iter().find(|(code, ..)| rules.iter().any(|rule| rule.code == *code))
     }
 
-    /// The NAPI instances that are known to bring a unit its packets.
+    /// The NAPI instances that are known to deliver a unit's packets.
     fn places(&self, unit: &Unit) -> Vec<&Place> {
         let ids: BTreeSet<_> = unit.queues.keys().flatten().chain(&unit.learnt).collect();
         let place = |id: &&busypoll_linux::NapiId| match self.target.napis.life(**id) {
@@ -62,7 +62,7 @@ impl<'a> Circumstances<'a> {
         ids.iter().filter_map(place).collect()
     }
 
-    /// What deferred interrupts cost the packets that no poll found.
+    /// The delay by deferred interrupts of the packets that no poll found.
     pub(super) fn deferral(&self, unit: &Unit) -> Option<String> {
         let sum = unit.sum();
         if sum.by_softirq() == 0 {
@@ -89,7 +89,7 @@ impl<'a> Circumstances<'a> {
     }
 }
 
-/// A cause that the packets themselves show, if there is one.
+/// A cause that the packets themselves prove, if there is one.
 pub(super) fn certain(unit: &Unit, around: &Circumstances<'_>) -> Option<Why> {
     let sum = unit.sum();
     let all = sum.all();
@@ -111,11 +111,11 @@ pub(super) fn certain(unit: &Unit, around: &Circumstances<'_>) -> Option<Why> {
             .places(unit)
             .first()
             .map(|place| around.process.write_in_its_namespace(place, "threaded", "0"));
-        let words = "NAPI threads take them before anybody polls: threaded NAPI is on".into();
+        let words = "NAPI threads take them before any thread polls: threaded NAPI is on".into();
         return Some(Why { words, remedy });
     }
     if let Some((_, what, remedy)) = around.fault(HANDED_ON) {
-        let words = format!("{what}, also what a busy poll has found");
+        let words = format!("{what}, also those that a busy poll has found");
         return Some(Why { words, remedy: remedy.clone() });
     }
     let main = unit.queues.iter().max_by_key(|(_, sum)| sum.all()).and_then(|(id, _)| *id);
@@ -125,7 +125,7 @@ pub(super) fn certain(unit: &Unit, around: &Circumstances<'_>) -> Option<Why> {
     {
         let polled: Vec<String> = unit.learnt.iter().take(4).map(|id| around.words(*id)).collect();
         let words = format!(
-            "its packets come by {}, and it polls {}, which it learnt first: a new socket, or connect(2), cures it",
+            "its packets come by {}, and it polls {}, which it learnt first: a new socket or connect(2) fixes it",
             around.words(main),
             polled.join(", "),
         );
@@ -134,7 +134,7 @@ pub(super) fn certain(unit: &Unit, around: &Circumstances<'_>) -> Option<Why> {
     None
 }
 
-/// The likeliest cause of the others.
+/// The likeliest cause, if none is certain.
 pub(super) fn likely(
     unit: &Unit,
     driven: &Driven<'_>,
@@ -180,12 +180,12 @@ pub(super) fn likely(
     }
     let per_packet = driven.sum.spin_empty / driven.sum.packets().max(1);
     if per_packet == 0 {
-        return "packets were there before anybody polled".to_owned().into();
+        return "packets were there before any thread polled".to_owned().into();
     }
     let gap = counts.time.as_micros() as u64 / all.max(1);
     let for_long = if unit.usecs > 0 { format!(" of {} us", unit.usecs) } else { String::new() };
     let words = format!(
-        "{per_packet} passes for each packet: it came after the poll{for_long} had given up, one every {gap} us"
+        "{per_packet} passes for each packet: it came after the poll{for_long} had ended, one every {gap} us"
     );
     words.into()
 }

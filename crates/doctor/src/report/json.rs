@@ -1,4 +1,4 @@
-//! The report for programs. The keys are stable; new ones may come.
+//! The report for programs. Keys are stable; new ones may be added.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! What the checks have found, put together: the summary, the order, the exit code.
+//! The findings of all checks: the summary, the order, the exit code.
 
 mod json;
 mod text;
@@ -15,18 +15,18 @@ use crate::{Finding, Subject, Verdict};
 
 pub use text::Style;
 
-/// Everything that was found, and the facts it was found in.
+/// All findings and facts.
 #[derive(Debug, Default)]
 pub struct Report {
     findings: Vec<Finding>,
     facts: Vec<Facts>,
     /// The devices that were asked for by name.
     pub(crate) devices_asked: Vec<String>,
-    /// What was asked could not be answered: too few packets, or they cannot be counted.
+    /// The question could not be answered: too few packets, or they could not be counted.
     pub(crate) undecided: bool,
 }
 
-/// A part of the report that says how things are, without judging.
+/// A part of the report that states facts without a verdict.
 #[derive(Debug)]
 struct Facts {
     /// Its key in the JSON report.
@@ -37,8 +37,8 @@ struct Facts {
 }
 
 impl Report {
-    /// Adds a finding, unless the same rule was found of the same subject before: both ends of a cable
-    /// may say so.
+    /// Adds a finding, unless it is there already: the checks of both ends of a veth pair may make the same
+    /// one.
     pub fn add(&mut self, finding: Finding) {
         let same = |f: &Finding| {
             (f.rule.code, &f.subject, &f.what)
@@ -51,12 +51,12 @@ impl Report {
 
     /// Adds facts: `value` under `key` in the JSON report, `lines` in the text report.
     pub fn facts(&mut self, key: &'static str, value: impl Serialize, lines: Vec<String>) {
-        // Only a map with keys that are no text could fail; then the text report has it still.
+        // Fails only for a map whose keys are not strings; the text report has the facts all the same.
         let value = serde_json::to_value(value).unwrap_or_default();
         self.facts.push(Facts { key, value, lines });
     }
 
-    /// Says what could not be looked at, where, and why.
+    /// Adds that something could not be read, where, and why.
     pub fn not_seen(
         &mut self,
         subject: Subject,
@@ -67,12 +67,12 @@ impl Report {
         self.add(rules::NOT_SEEN.finding(subject, what).evidence(read, why));
     }
 
-    /// Its findings, as they were found.
+    /// The findings, in the order they were added.
     pub(crate) fn into_findings(self) -> Vec<Finding> {
         self.findings
     }
 
-    /// Takes over what was found in another network namespace, with commands that work from here.
+    /// Adds the findings made in another network namespace, with remedies that work from here.
     pub(crate) fn take_over(&mut self, other: Report, netns: &Path) {
         let enter = format!("nsenter --net={}", netns.display());
         for mut finding in other.findings {
@@ -87,18 +87,18 @@ impl Report {
         }
     }
 
-    /// Whether a process has been found to be stopped.
+    /// Whether a process was found to be stopped.
     pub(crate) fn stands_still(&self, process: &Process) -> bool {
         let subject = process.subject();
         self.findings.iter().any(|f| f.rule == &rules::STOPPED && f.subject == subject)
     }
 
-    /// Keeps the findings of which this is true.
+    /// Keeps the findings for which `keep` is true.
     pub(crate) fn retain(&mut self, keep: impl FnMut(&Finding) -> bool) {
         self.findings.retain(keep);
     }
 
-    /// All findings, the worst first; within one verdict by subject, then as they were found.
+    /// All findings, the worst first; within one verdict by subject, then in the order they were added.
     pub fn findings(&self) -> Vec<&Finding> {
         let mut sorted: Vec<&Finding> = self.findings.iter().collect();
         sorted.sort_by(|a, b| (a.verdict(), &a.subject).cmp(&(b.verdict(), &b.subject)));
@@ -110,14 +110,14 @@ impl Report {
         self.findings.iter().filter(|f| f.verdict().is_fault()).count()
     }
 
-    /// The worst verdict there is on what is set, [`Verdict::Fine`] where there is none.
+    /// The worst verdict on what can be set, [`Verdict::Fine`] if there is none.
     pub fn verdict(&self) -> Verdict {
         let others = [Verdict::Limited, Verdict::NotSeen];
         let all = self.findings.iter().map(Finding::verdict).filter(|v| !others.contains(v));
         all.min().unwrap_or(Verdict::Fine)
     }
 
-    /// One sentence: how it stands, and the first thing to look at.
+    /// One sentence: the overall result, and the first thing to look at.
     pub fn summary(&self) -> String {
         let sorted = self.findings();
         let faults = self.faults();
@@ -155,8 +155,8 @@ impl Report {
         }
     }
 
-    /// 0: working or fine; 1: there are findings; 2: it was to be proved, and could not be. (Where nothing could be
-    /// looked at at all there is an [`crate::Error`].)
+    /// 0: working or fine; 1: there are findings; 2: `--prove` was asked for and had too little to count. (If nothing
+    /// could be checked at all there is an [`crate::Error`] instead.)
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self.verdict() {
             verdict if verdict.is_fault() => 1,
@@ -171,9 +171,9 @@ mod tests {
     use super::*;
     use crate::rules::{KERNEL_NO_BUSY_POLL, KERNEL_OK, MEMORY_SLOW};
 
-    /// Scripts go by the exit code: what nobody can set must not stop them.
+    /// Scripts use the exit code: a limit that no setting changes must not stop them.
     #[test]
-    fn a_limit_is_told_and_is_no_fault() {
+    fn a_limit_is_in_the_summary_and_is_no_fault() {
         let mut report = Report::default();
         report.add(KERNEL_OK.finding(Subject::Machine, "all there"));
         report.add(MEMORY_SLOW.finding(Subject::Machine, "node 0 copies at 6 GB/s"));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_comes_first_and_decides() {
+    fn the_worst_finding_comes_first_and_sets_the_exit_code() {
         let mut report = Report::default();
         assert_eq!(report.summary(), "Nothing stands in the way of busy polling.");
         report.not_seen(Subject::Machine, "the coffee", "/dev/coffee", "cold");

@@ -1,5 +1,4 @@
-//! The report for people. Colour only where a terminal shows it and nobody said `NO_COLOR`
-//! (no-color.org).
+//! The report for people. Colour only on a terminal and without `NO_COLOR` (no-color.org).
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -15,7 +14,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// What suits standard output.
+    /// The style for standard output.
     pub fn of_stdout() -> Self {
         let wanted = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let able = env::var_os("TERM").is_none_or(|term| term != "dumb");

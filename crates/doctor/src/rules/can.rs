@@ -32,7 +32,7 @@ USER_NAMESPACE "BP-USER-NAMESPACE" Impossible,
     "net/core/sock.c, sk_setsockopt: sockopt_capable; net/core/netdev-genl.c: GENL_ADMIN_PERM";
 
 OLD_PRIVILEGE "BP-OLD-PRIVILEGE" Impossible,
-    "this kernel lets only CAP_NET_ADMIN raise SO_BUSY_POLL (up to about Linux 6.1), and this user has it not",
+    "this kernel lets only CAP_NET_ADMIN raise SO_BUSY_POLL (up to about Linux 6.1), and this user does not have it",
     "a program of this user cannot switch busy polling on; net.core.busy_read can do it for new sockets",
     "net/core/sock.c of Linux 6.1, SO_BUSY_POLL";
 
@@ -43,7 +43,7 @@ SYSCTL_POLL_WITHOUT_READ "BP-SYSCTL-POLL-WITHOUT-READ" NoEffect,
 
 SYSCTL_LONG "BP-SYSCTL-LONG" Harmful,
     "net.core.busy_read or net.core.busy_poll is longer than a millisecond",
-    "every receive or wait of every program on this machine may then hold a CPU so long for nothing",
+    "every receive or wait of every program on this machine may then hold a CPU for that long in vain",
     "Documentation/admin-guide/sysctl/net.rst: 50 for few sockets, 100 for hundreds";
 
 DEVICE_DOWN "BP-DEVICE-DOWN" Impossible,
@@ -93,7 +93,7 @@ WIREGUARD "BP-WIREGUARD" Impossible,
 
 DRIVER_SKIPS_NAPI_ID "BP-DRIVER-SKIPS-NAPI-ID" Impossible,
     "the driver hands packets up without a NAPI id",
-    "only napi_gro_receive and its kin mark packets; this driver calls netif_receive_skb or netif_rx",
+    "only napi_gro_receive and its variants mark packets; this driver calls netif_receive_skb or netif_rx",
     "the driver's own source";
 
 STACKED "BP-STACKED" Fine,
@@ -102,7 +102,7 @@ STACKED "BP-STACKED" Fine,
     "include/net/busy_poll.h, skb_mark_napi_id: a valid id is not overwritten";
 
 STACKED_UNKNOWN "BP-STACKED-UNKNOWN" NotSeen,
-    "which device carries this tunnel is not fixed",
+    "which device is below this tunnel is not fixed",
     "the id of the device that receives the outer packets counts; ask for it with --peer and the tunnel's far end",
     "net/core/gro_cells.c";
 
@@ -118,17 +118,17 @@ RFS "BP-RFS" Harmful,
 
 GRO_FLUSH_NO_POLLER "BP-GRO-FLUSH-NO-POLLER" Harmful,
     "gro_flush_timeout is set and nothing is seen to busy poll",
-    "with nobody polling, packets wait for the timer: that is added to every round trip",
+    "while no thread polls, packets wait for the timer, which adds to every round trip",
     "net/core/dev.c, napi_complete_done; Documentation/networking/napi.rst";
 
 GRO_FLUSH_LOSS "BP-GRO-FLUSH-LOSS" Harmful,
-    "interrupts are deferred for longer than anybody polls, and nobody prefers busy polling",
-    "a packet that comes after the poll has given up waits for the timer, longer than for an interrupt; deferral gains something only where SO_PREFER_BUSY_POLL or prefer_busy_poll is set",
+    "interrupts are deferred for longer than any thread polls, and none prefers busy polling",
+    "a packet that comes after the poll has ended waits for the timer, longer than for an interrupt; deferral helps only with SO_PREFER_BUSY_POLL or prefer_busy_poll",
     "net/core/dev.c, napi_complete_done and busy_poll_stop; Documentation/networking/napi.rst";
 
 GRO_FLUSH_PRICE "BP-GRO-FLUSH-PRICE" Fine,
-    "interrupts are deferred for those who poll",
-    "a packet that comes after the poll has given up waits for the timer: that is the price of no interrupts while it polls",
+    "interrupts are deferred for threads that poll",
+    "a packet that comes after the poll has ended waits for the timer: that is the price of no interrupts while it polls",
     "net/core/dev.c, napi_complete_done and busy_poll_stop; Documentation/networking/napi.rst";
 
 DEFER_WITHOUT_FLUSH "BP-DEFER-WITHOUT-FLUSH" NoEffect,
@@ -138,12 +138,12 @@ DEFER_WITHOUT_FLUSH "BP-DEFER-WITHOUT-FLUSH" NoEffect,
 
 SUSPEND_WITHOUT_FLUSH "BP-SUSPEND-WITHOUT-FLUSH" NoEffect,
     "irq-suspend-timeout is set without defer-hard-irqs and gro-flush-timeout",
-    "interrupts stay suspended only from a deferred one on: small values above zero are needed of both",
+    "interrupts stay suspended only after a deferred one: both need small values above zero",
     "Documentation/networking/napi.rst, IRQ suspension";
 
 XSK_NO_NAPI "BP-XSK-NO-NAPI" Fine,
     "an AF_XDP socket is bound to a queue whose NAPI instance the driver does not name",
-    "since Linux 6.13 the kernel cannot busy poll for such a socket; whoever spins on its rings needs no kernel for it",
+    "since Linux 6.13 the kernel cannot busy poll for such a socket; a program that spins on the rings itself does not need the kernel for it",
     "net/xdp/xsk.c, xsk_bind; netdev netlink queue-get";
 
 XDP_ATTACHED "BP-XDP-ATTACHED" Fine,
@@ -153,11 +153,11 @@ XDP_ATTACHED "BP-XDP-ATTACHED" Fine,
 
 PEER_LOCAL "BP-PEER-LOCAL" Impossible,
     "the peer is this machine itself",
-    "packets to one's own addresses take loopback, whatever device has the address",
+    "packets to a local address take loopback, whatever device has the address",
     "net/ipv4/route.c, RTN_LOCAL";
 
 PEER_ROUTE "BP-PEER-ROUTE" Fine,
-    "the way to the peer",
-    "answers normally come in by the device that requests leave by; a different way back has other queues",
+    "the route to the peer",
+    "answers normally come in by the device that requests leave by; a different route back uses other queues",
     "rtnetlink RTM_GETROUTE";
 }

@@ -7,8 +7,8 @@ SOCK_READY "BP-SOCK-READY" Fine,
     "net/core/sock.c, sk_can_busy_loop and sk_busy_loop in include/net/busy_poll.h";
 
 SOCK_IDLE "BP-SOCK-IDLE" Fine,
-    "busy polling is switched on for a socket that nobody waits for",
-    "only who waits polls: what is set there does nothing, good or bad, while no thread waits",
+    "busy polling is switched on for a socket that no thread waits for",
+    "only a thread that waits polls: while none waits, the setting has no effect",
     "net/core/sock.c, sk_can_busy_loop";
 
 NO_SOCKETS "BP-NO-SOCKETS" Fine,
@@ -18,17 +18,17 @@ NO_SOCKETS "BP-NO-SOCKETS" Fine,
 
 STOPPED "BP-STOPPED" Impossible,
     "the process is stopped",
-    "a stopped process neither waits nor polls: its packets fill its buffers until it goes on",
+    "a stopped process neither waits nor polls: packets fill its buffers until it continues",
     "proc_pid_stat(5), state T; signal(7), SIGSTOP";
 
 CPU_QUOTA "BP-CPU-QUOTA" Harmful,
     "a control group's quota of CPU time stops a poller",
-    "a poller uses CPU time also while nothing comes: once the quota is used up all threads of the group stand still until the next period, and packets wait so long",
+    "a poller uses CPU time even while no packets come: once the quota is used up all threads of the group stop until the next period, and packets wait that long",
     "Documentation/scheduler/sched-bwc.rst; cpu.stat, nr_throttled";
 
 FIFO_POLLER "BP-FIFO-POLLER" Harmful,
     "a thread busy polls under SCHED_FIFO or SCHED_RR",
-    "ksoftirqd and NAPI threads of its CPU, which have no such priority, do not run while it spins, and what they are to do waits: timers, sending, other queues",
+    "ksoftirqd and NAPI threads of its CPU, which have no such priority, do not run while it spins, and their work waits: timers, sending, other queues",
     "kernel/softirq.c, run_ksoftirqd; sched(7)";
 
 SOCK_OFF "BP-SOCK-OFF" Off,
@@ -37,13 +37,13 @@ SOCK_OFF "BP-SOCK-OFF" Off,
     "socket(7), SO_BUSY_POLL";
 
 SOCK_SPIN "BP-SOCK-SPIN" Off,
-    "a thread goes round receive calls that do not wait, on a socket without SO_BUSY_POLL",
-    "such a call finds what an interrupt has brought; with SO_BUSY_POLL each polls the device once, too",
+    "a thread calls a non-blocking receive in a loop, on a socket without SO_BUSY_POLL",
+    "such a call returns what an interrupt has brought; with SO_BUSY_POLL each call polls the device once, too",
     "include/net/busy_poll.h, sk_busy_loop; net/core/dev.c, napi_busy_loop without an end";
 
 SOCK_POLL_OFF "BP-SOCK-POLL-OFF" Off,
     "a thread waits in poll or select on a socket without SO_BUSY_POLL",
-    "poll and select busy poll only where both SO_BUSY_POLL and net.core.busy_poll, which is the whole machine's, are above zero; a program started by `busypoll run` waits in an epoll instance in their place",
+    "poll and select busy poll only where both SO_BUSY_POLL and net.core.busy_poll, which applies to the whole machine, are above zero; a program started by `busypoll run` waits in an epoll instance instead",
     "fs/select.c, net_busy_loop_on; net/socket.c, sock_poll";
 
 SOCK_IN_EPOLL "BP-SOCK-IN-EPOLL" NoEffect,
@@ -53,7 +53,7 @@ SOCK_IN_EPOLL "BP-SOCK-IN-EPOLL" NoEffect,
 
 SOCK_IN_POLL "BP-SOCK-IN-POLL" NoEffect,
     "SO_BUSY_POLL on a socket that is waited for in poll or select, while net.core.busy_poll is 0",
-    "poll and select busy poll only where both SO_BUSY_POLL and net.core.busy_poll are above zero; a program started by `busypoll run` waits in an epoll instance in their place, and for one that cannot be restarted there is the whole machine's setting: sysctl -w net.core.busy_poll=50",
+    "poll and select busy poll only where both SO_BUSY_POLL and net.core.busy_poll are above zero; a program started by `busypoll run` waits in an epoll instance instead, and for one that cannot be restarted there is the setting of the whole machine: sysctl -w net.core.busy_poll=50",
     "fs/select.c, net_busy_loop_on; net/socket.c, sock_poll";
 
 SOCK_IN_URING "BP-SOCK-IN-URING" NoEffect,
@@ -64,7 +64,7 @@ SOCK_IN_URING "BP-SOCK-IN-URING" NoEffect,
 SOCK_NO_NAPI "BP-SOCK-NO-NAPI" NoEffect,
     "busy polling is switched on, but the socket has no NAPI id",
     "a socket learns which queue to poll from the packets it receives: it has received none yet, or its device gives packets no NAPI id",
-    "include/net/busy_poll.h, sk_mark_napi_id; `busypoll doctor IF` tells about the device";
+    "include/net/busy_poll.h, sk_mark_napi_id; `busypoll doctor IF` shows the device's part",
 
 SOCK_LOOPBACK "BP-SOCK-LOOPBACK" Impossible,
     "busy polling is switched on for a connection within this host",
@@ -78,7 +78,7 @@ SOCK_STALE "BP-SOCK-STALE-NAPI" NoEffect,
 
 SOCK_STALE_FOREVER "BP-SOCK-STALE-NAPI-UDP" NoEffect,
     "an unconnected UDP socket keeps a dead NAPI id for ever",
-    "such a socket takes its NAPI id from its first packet only, and the device was reset or reconfigured since: a new socket (restart the program) or connect(2) cures it",
+    "such a socket takes its NAPI id from its first packet only, and the device was reset or reconfigured since: a new socket (restart the program) or connect(2) fixes it",
     "include/net/busy_poll.h, sk_mark_napi_id_once";
 
 SOCK_KTLS "BP-SOCK-KTLS" NoEffect,
@@ -98,7 +98,7 @@ SOCK_RAW "BP-SOCK-RAW" Impossible,
 
 XDP_NO_NAPI "BP-XDP-SOCK-NO-NAPI" NoEffect,
     "busy polling is switched on for an AF_XDP socket without NAPI id",
-    "since Linux 6.13 an AF_XDP socket has a NAPI id only on devices whose driver tells which queue belongs to which NAPI instance; elsewhere the option does nothing",
+    "since Linux 6.13 an AF_XDP socket has a NAPI id only on devices whose driver reports which queue belongs to which NAPI instance; elsewhere the option does nothing",
     "net/xdp/xsk.c, xsk_bind; netif_queue_set_napi";
 
 PREFER_NO_DEFER "BP-PREFER-NO-DEFER" NoEffect,
@@ -118,22 +118,22 @@ EPOLL_OFF "BP-EPOLL-OFF" Off,
 
 EPOLL_NESTED "BP-EPOLL-NESTED" NoEffect,
     "busy polling is switched on for sockets of an epoll instance that is waited for through another",
-    "an instance polls the queue of sockets that it watches itself: the outer one watches none, and nobody waits in the inner one. No setting cures it, wherever it is made: the sockets must be watched by the instance that is waited in, as by a program that waits in one",
+    "an instance polls the queue of sockets that it watches itself: the outer one watches none, and no thread waits in the inner one. No setting of either fixes it: the instance in which threads wait must watch the sockets itself",
     "fs/eventpoll.c, ep_set_busy_poll_napi_id: sock_from_file of the watched file";
 
 EPOLL_NESTED_OFF "BP-EPOLL-NESTED-OFF" Off,
     "sockets of an epoll instance that is waited for through another",
-    "they cannot be busy polled: the outer instance watches no socket, and nobody waits in the inner one. No setting cures it: the sockets must be watched by the instance that is waited in",
+    "they cannot be busy polled: the outer instance watches no socket, and no thread waits in the inner one. No setting fixes it: the instance in which threads wait must watch the sockets itself",
     "fs/eventpoll.c, ep_set_busy_poll_napi_id: sock_from_file of the watched file";
 
 EPOLL_SPIN "BP-EPOLL-SPIN" NoEffect,
-    "an epoll instance with busy-poll parameters that is looked at with a timeout of 0",
-    "epoll_wait polls only while it may wait: with a timeout of 0 it looks at what softirqs have brought, and never at the queue. A timeout above 0, however short, polls",
+    "an epoll instance with busy-poll parameters that is checked with a timeout of 0",
+    "epoll_wait polls only while it may wait: with a timeout of 0 it sees what softirqs have brought, and never polls the queue. A timeout above 0, however short, polls",
     "fs/eventpoll.c, ep_poll: timed_out";
 
 EPOLL_NO_NAPI "BP-EPOLL-NO-NAPI" NoEffect,
     "an epoll instance with busy-poll parameters, none of whose members has a living NAPI id",
-    "epoll polls the NAPI instance of the last member that had data: here it knows none",
+    "epoll polls the NAPI instance of the last member that had data: here no member has one",
     "fs/eventpoll.c, ep_set_busy_poll_napi_id";
 
 EPOLL_SEVERAL "BP-EPOLL-SEVERAL-NAPI" NoEffect,
@@ -153,7 +153,7 @@ STACK_PLANE "BP-STACK-PLANE" Fine,
 
 SPINNERS_ONE_CPU "BP-SPINNERS-ONE-CPU" Harmful,
     "several threads that busy poll are bound to one CPU",
-    "while one spins the other cannot run, also when it is the one whose packet would end the spin: much slower than no busy polling",
+    "while one spins the other cannot run, even if it is to send the packet that would end the spin: much slower than no busy polling",
     "net/core/dev.c, busy_poll_stop and need_resched; measured with `busypoll bench`";
 
 SPINNERS_TOO_MANY "BP-SPINNERS-TOO-MANY" Harmful,

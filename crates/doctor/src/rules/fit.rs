@@ -3,37 +3,37 @@
 super::rules! { FIT;
 COALESCE_ADAPTIVE "BP-COALESCE-ADAPTIVE" Harmful,
     "adaptive interrupt coalescing is on",
-    "the driver stretches the time to an interrupt by load, so whatever busy polling does not catch waits for an unknown time",
+    "the driver lengthens the interrupt delay with load, so a packet that busy polling misses waits for an unknown time",
     "ethtool(8), adaptive-rx; drivers/net/ethernet, net_dim";
 
 COALESCE_LONG "BP-COALESCE-LONG" Harmful,
     "the interrupt may wait more than 100 us for more packets",
-    "a receiver that sleeps hears of its packet so much later; 100 us is what the authors of busy polling recommend beside pollers, 0 without",
+    "a sleeping receiver is woken that much later; 100 us is what the authors of busy polling recommend beside pollers, 0 without",
     "Intel white paper on busy poll sockets, 2013; ethtool(8), rx-usecs";
 
 COALESCE_FRAMES_ONLY "BP-COALESCE-FRAMES-ONLY" Harmful,
-    "interrupts wait for a number of packets and for no time",
-    "a single packet is announced only when others have followed it",
+    "interrupts wait for a number of packets and have no time limit",
+    "a single packet raises an interrupt only when others have followed it",
     "include/uapi/linux/ethtool.h, struct ethtool_coalesce: rx_coalesce_usecs 0";
 
 COALESCE_UNPOLLED "BP-COALESCE-UNPOLLED" Fine,
     "interrupts are coalesced, and nothing is seen to busy poll",
-    "coalescing is for throughput and in the way of latency alone: it becomes a fault when somebody polls, or when the device is asked about by name",
+    "coalescing is for throughput and costs latency: it becomes a fault when a thread polls, or when the device is asked about by name",
     "ethtool(8), -C";
 
 LRO_ON "BP-LRO-ON" Harmful,
     "the device gathers packets before it hands them up (LRO)",
-    "a packet of a latency-bound connection waits for followers, in the device, where no busy poll sees it",
+    "a packet of a latency-bound connection waits for more packets in the device, where no busy poll sees it",
     "Documentation/networking/netdev-features.rst, NETIF_F_LRO";
 
 IRQ_FAR_NODE "BP-IRQ-FAR-NODE" Harmful,
     "an interrupt of the device goes to a CPU of another NUMA node",
-    "descriptors and packets cross the interconnect before anybody has read them",
+    "descriptors and packets cross the interconnect before any thread has read them",
     "Documentation/core-api/irq/irq-affinity.rst; /sys/class/net/IF/device/numa_node";
 
 IRQ_ISOLATED "BP-IRQ-ISOLATED" Harmful,
     "an interrupt of the device goes to an isolated CPU",
-    "the CPU was set apart for a spinning thread, and the interrupt takes it away from it",
+    "the CPU was isolated for a spinning thread, and the interrupt takes CPU time from it",
     "Documentation/admin-guide/kernel-parameters.txt, isolcpus";
 
 IRQ_APP_CPU "BP-IRQ-APP-CPU" Harmful,
@@ -47,23 +47,23 @@ APP_FAR_NODE "BP-APP-FAR-NODE" Harmful,
     "Intel white paper on busy poll sockets, 2013; /sys/class/net/IF/device/numa_node";
 
 IRQBALANCE "BP-IRQBALANCE" Harmful,
-    "irqbalance is running and was not told to leave the devices' interrupts alone",
-    "every ten seconds it may move the device's interrupts, also onto the CPUs of spinning threads; `busypoll tune` has it leave those alone that it moves",
+    "irqbalance is running and not configured to leave the devices' interrupts alone",
+    "every ten seconds it may move the device's interrupts, also onto the CPUs of spinning threads; `busypoll tune` makes it leave alone those that tune moves",
     "irqbalance(1)";
 
 GOVERNOR "BP-GOVERNOR" Harmful,
     "CPUs run under a frequency governor other than performance",
-    "a CPU that slept starts slow and takes milliseconds to reach its full frequency",
+    "a CPU that was idle starts slow and takes milliseconds to reach its full frequency",
     "Documentation/admin-guide/pm/cpufreq.rst";
 
 DEEP_IDLE "BP-DEEP-IDLE" Harmful,
     "CPUs may fall into deep idle states",
-    "whoever sleeps longer than he polls pays the wake-up of the state, tens to hundreds of microseconds, on top of the interrupt",
+    "a thread that sleeps longer than it polls pays the wake-up from that state, tens to hundreds of microseconds, on top of the interrupt",
     "Documentation/admin-guide/pm/cpuidle.rst; lkml 27 Feb 2013, busy polling with C-states on and off";
 
 STEAL "BP-STEAL" Limited,
     "the hypervisor takes CPU time away",
-    "a spinning virtual CPU that is not running polls nothing, and its spinning may be why it is taken away",
+    "a spinning virtual CPU that is not running polls nothing, and the spinning may be why the hypervisor takes it off the CPU",
     "proc_stat(5), steal";
 
 VIRTUAL "BP-VIRTUAL" Fine,
@@ -83,7 +83,7 @@ MEMORY_OK "BP-MEMORY-OK" Fine,
 
 CLOCKSOURCE "BP-CLOCKSOURCE" Harmful,
     "reading the clock is slow",
-    "programs that poll read the clock at every turn, and each reading is a trip to a chip or a hypervisor",
+    "programs that poll read the clock at every turn, and each read goes to a device or to the hypervisor",
     "Documentation/timers/timekeeping.rst";
 
 IOMMU_STRICT "BP-IOMMU-STRICT" Harmful,
@@ -92,12 +92,12 @@ IOMMU_STRICT "BP-IOMMU-STRICT" Harmful,
     "Documentation/ABI/testing/sysfs-kernel-iommu_groups; iommu.strict";
 
 FIT_OK "BP-FIT-OK" Fine,
-    "nothing of CPUs, power and clock is in the way",
+    "no fault in CPUs, power and clock",
     "busy polling trades CPU time for latency, so the CPU must be there at full speed",
     "/sys/devices/system/cpu, /proc/stat";
 
 ONE_CPU "BP-ONE-CPU" Harmful,
     "there is one CPU only",
-    "a thread that polls keeps everybody else from running, the sender of what it waits for included, if that is on this machine",
+    "a thread that polls keeps all others from running, including a sender on the same machine that it waits for",
     "net/core/dev.c, busy_loop: need_resched";
 }

@@ -1,5 +1,5 @@
-//! The table of everything the doctor can say: one rule per row, one code per rule, one verdict per
-//! code. Codes are stable: scripts and tests go by them.
+//! The table of all findings that the doctor can make: one rule per row, one code per rule, one verdict per
+//! code. Codes are stable: scripts and tests use them.
 
 mod can;
 mod does;
@@ -18,9 +18,9 @@ use crate::Verdict;
 pub struct Rule {
     /// Its stable name, `BP-…`.
     pub code: &'static str,
-    /// What it says about busy polling.
+    /// Its verdict on busy polling.
     pub verdict: Verdict,
-    /// What is the case when it applies.
+    /// When it applies.
     pub meaning: &'static str,
     /// Why that matters, in one sentence.
     pub why: &'static str,

@@ -13,7 +13,7 @@ PROVE_OFF "BP-PROVE-OFF" Off,
 
 PROVE_NO_EFFECT "BP-PROVE-NO-EFFECT" NoEffect,
     "busy polling is on, and almost no packet was found by it",
-    "the CPU time of the empty passes is spent, and packets still wait for interrupts",
+    "the CPU time of the empty passes is wasted, and packets still wait for interrupts",
     "tracepoint napi:napi_poll, net/core/dev.c";
 
 PROVE_HARMFUL "BP-PROVE-HARMFUL" Harmful,

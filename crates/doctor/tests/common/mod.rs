@@ -1,9 +1,9 @@
-//! Asking the doctor from inside a host, and taking its advice.
+//! Runs the doctor inside a lab host, and applies its remedies.
 
 use busypoll_doctor::{Finding, Report, Scope, diagnose};
 use busypoll_lab::LabHost;
 
-/// What the doctor says about a device, seen from a host.
+/// The report on a device, from inside a host.
 pub fn ask(host: &LabHost, device: &str) -> Report {
     let scope = Scope { devices: vec![device.into()], ..Scope::default() };
     host.enter(|| diagnose(&scope)).unwrap().unwrap()

@@ -1,4 +1,4 @@
-//! Programs to diagnose: Python scripts in a host of the lab, that end with the test.
+//! Programs to diagnose: Python scripts in a lab host, which end with the test.
 
 #![allow(dead_code, reason = "each test uses what it needs")]
 
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use busypoll_doctor::Finding;
 
-/// What every script may use.
+/// Functions for every script.
 const PRELUDE: &str = r"
 import ctypes, fcntl, os, select, socket, struct, sys, threading, time
 BUSY_POLL, NAPI_ID, PREFER, BUDGET = 46, 56, 69, 70
@@ -32,7 +32,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it by this command for an interpreter, such as a lab host's `command("python3")`.
+    /// Starts the script with this interpreter command, such as a lab host's `command("python3")`.
     pub fn start(mut python: Command, script: &str) -> Self {
         let mut child = python
             .args(["-c", &format!("{PRELUDE}{script}")])
@@ -48,16 +48,16 @@ impl Program {
         self.child.id()
     }
 
-    /// The next line that it says.
-    pub fn hear(&mut self) -> String {
+    /// The next line that it prints.
+    pub fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         assert!(!line.is_empty(), "the program has ended");
         line.trim_end().to_owned()
     }
 
-    /// Says a line to it.
-    pub fn tell(&mut self, line: &str) {
+    /// Writes a line to its standard input.
+    pub fn write_line(&mut self, line: &str) {
         writeln!(self.child.stdin.as_ref().unwrap(), "{line}").unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What there is to know about one device, as it is shown and as checks go by it.
+//! The facts about one device, for the report and for the checks.
 
 use busypoll_linux::link::Link;
 use busypoll_linux::netdev::{Direction, Napi, Queue, Threaded};
@@ -22,12 +22,12 @@ pub(crate) struct Device {
     pub(crate) napis_listed: bool,
     /// Receive queues.
     pub(crate) queues: Vec<ReceiveQueue>,
-    /// What AF_XDP sockets get: the packet itself, a copy, or one by way of the kernel's buffers.
+    /// How AF_XDP sockets receive: zero copy, copy, or copy through skbs (generic XDP).
     af_xdp: Option<&'static str>,
-    /// Whether the kernel can busy poll for AF_XDP sockets: whether queues name their NAPI instances. Who spins on
-    /// the rings needs no kernel for it.
+    /// Whether the kernel can busy poll for AF_XDP sockets: it can where queues name their NAPI instances. A program
+    /// that spins on the rings itself does not need this.
     af_xdp_busy_poll: Option<bool>,
-    /// Its interrupts and how they are coalesced.
+    /// Its interrupts and their coalescing.
     pub(crate) nic: Nic,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Device {
 #[derive(Debug, Serialize)]
 pub(crate) struct Instance {
     pub(crate) id: u32,
-    /// Receive queues it serves, where the driver tells.
+    /// Receive queues it serves, if the driver reports them.
     rx_queues: Vec<u32>,
     pub(crate) irq: Option<u32>,
     pub(crate) defer_hard_irqs: Option<u32>,

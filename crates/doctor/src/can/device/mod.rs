@@ -1,4 +1,4 @@
-//! Whether a device's packets can be busy polled: which devices are meant, and what each kind means.
+//! Whether a device's packets can be busy polled: which devices to check, and what each kind of device means.
 
 mod facts;
 mod napi;
@@ -21,13 +21,13 @@ use crate::fit::coalesce;
 use crate::rules;
 use crate::{Error, Report, Scope, Subject, count};
 
-/// The kernel's interfaces to devices, each opened once; what could not be is told once.
+/// The kernel's interfaces to devices, each opened once. One that could not be opened is reported once.
 pub(crate) struct Sources {
     links: Vec<Link>,
-    /// None before Linux 6.8, which the check of the kernel tells.
+    /// None before Linux 6.8; the check of the kernel reports that.
     netdev: Option<Netdev>,
     sysfs: Option<Sysfs>,
-    /// Only what keeps packets from being polled here counts, not what becomes of those that are sent.
+    /// Only faults of the receive path count, not those of the packets that are sent.
     only_in: bool,
 }
 
@@ -44,7 +44,7 @@ impl Sources {
         self.links.iter().find(|l| l.ifindex == ifindex)
     }
 
-    /// A command that writes a device's sysfs attribute, from here. `queues/*/rps_cpus` will do.
+    /// The command that writes a device's sysfs attribute from this namespace. `queues/*/rps_cpus` is allowed.
     fn sysfs_command(&self, device: &str, attribute: &str, value: &str) -> String {
         let path = format!("/sys/class/net/{device}/{attribute}");
         let write = match attribute.contains('*') {
@@ -52,7 +52,7 @@ impl Sources {
             false => format!("echo {value} > {path}"),
         };
         match &self.sysfs {
-            // Commands would reach another namespace's devices.
+            // The mounted /sys shows the devices of another namespace.
             Some(sysfs) if !sysfs.is_mounted() => {
                 format!("unshare -m sh -c 'mount -t sysfs sysfs /sys && {write}'")
             }
@@ -68,7 +68,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     let mut all = Vec::new();
     while let Some(link) = waiting.pop() {
         if seen.insert(link.ifindex) {
-            // The devices below are looked at as well: they are what sockets poll.
+            // The devices below are checked as well: sockets poll their queues.
             waiting.extend(look_at(&link, scope, &mut sources, report, &mut all));
         }
     }
@@ -77,7 +77,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-/// The devices that bring a process its packets: their faults, and what could not be looked at.
+/// Checks the devices that deliver a process's packets: reports their faults, and what could not be seen.
 pub(crate) fn behind_processes(names: &BTreeSet<String>, report: &mut Report) {
     let mut found = Report::default();
     let Ok(mut sources) = Sources::open(&mut found) else { return };
@@ -100,7 +100,7 @@ pub(crate) fn behind_processes(names: &BTreeSet<String>, report: &mut Report) {
     }
 }
 
-/// The devices asked for, last first.
+/// The requested devices, last first.
 fn meant(scope: &Scope, sources: &mut Sources, report: &mut Report) -> Result<Vec<Link>, Error> {
     let mut links = Vec::new();
     let mut asked = Links::open()?;
@@ -129,7 +129,7 @@ fn meant(scope: &Scope, sources: &mut Sources, report: &mut Report) -> Result<Ve
     Ok(links)
 }
 
-/// Looks at one device; what it stands on is returned.
+/// Checks one device and returns the devices below it.
 fn look_at(
     link: &Link,
     scope: &Scope,
@@ -178,7 +178,7 @@ fn look_at(
         napi::check(link, &device, sources, report);
         Vec::new()
     };
-    // Also of a device that stands on others: what they hand up is steered once more.
+    // Also for a stacked device: RPS applies again to what the devices below hand up.
     if !link.loopback {
         steering::check(link, sources, report);
     }
@@ -209,7 +209,7 @@ fn tun(link: &Link, sources: &Sources, report: &mut Report) {
     report.add(found.evidence(format!("/sys/class/net/{}/tun_flags", link.name), said));
 }
 
-/// Drivers whose source hands packets up without marking them.
+/// Drivers that hand packets up without a NAPI id, by their source.
 const UNMARKED: &[&str] =
     &["fsl_dpa", "fsl_dpaa2_eth", "smsc911x", "typhoon", "vif", "via-rhine", "via-velocity"];
 
@@ -227,7 +227,7 @@ fn hardware(link: &Link, device: &facts::Device, report: &mut Report) {
     }
 }
 
-/// Opens a device for ethtool, or says that it could not.
+/// Opens a device for ethtool, or reports that this failed.
 fn ethtool(name: &str, report: &mut Report) -> Option<Ethtool> {
     Ethtool::open(name)
         .map_err(|e| report.not_seen(Subject::device(name), "driver and features", "ethtool", e))

@@ -1,4 +1,4 @@
-//! Deferral and suspension of a device's interrupts: settings that do nothing alone, or harm.
+//! Deferral and suspension of a device's interrupts: settings that do nothing alone, or that do harm.
 
 use busypoll_linux::deferral::{self, Cost};
 use busypoll_linux::link::Link;
@@ -24,11 +24,11 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
     let files = [(FLUSH, sysfs(FLUSH)), (DEFER, sysfs(DEFER))];
     let of_device = [files[0].1.unwrap_or(0), files[1].1.unwrap_or(0), 0];
     let of_instances = device.napis.iter().map(|n| settings(n, of_device));
-    // One finding for all instances: one command cures them.
+    // One finding for all instances: one command fixes them all.
     let all: Vec<[u64; 3]> = of_instances.chain([of_device]).collect();
     let any = |rule: fn(&[u64; 3]) -> bool| all.iter().find(|s| rule(s)).copied();
     let subject = || Subject::device(&link.name);
-    // The file says nothing of an instance that has a value of its own.
+    // The sysfs file does not show the value of an instance that has its own.
     let read = |name: &str, value: u64| match files.contains(&(name, Some(value))) {
         true => format!("/sys/class/net/{}/{name}", link.name),
         false => format!("napi-get {}", name.trim_start_matches("napi_").replace('_', "-")),
@@ -49,13 +49,13 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
             Cost::Free => return alone(&all, link, sources, report, &read),
             Cost::Loss(_) => {
                 let what = format!(
-                    "packets may wait {us}us for a timer: the longest poll is {polled}us, and nobody prefers busy polling"
+                    "packets may wait {us}us for a timer: the longest poll is {polled}us, and nothing prefers busy polling"
                 );
                 (&GRO_FLUSH_LOSS, what, true)
             }
             Cost::Price(_) => {
                 let what = format!(
-                    "what comes after the poll has given up waits up to {us}us for a timer"
+                    "a packet that comes after the poll has ended waits up to {us}us for a timer"
                 );
                 (&GRO_FLUSH_PRICE, what, false)
             }
@@ -65,7 +65,7 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
         let [read, said] = pollers.evidence;
         let mut found = found.evidence(read, said);
         if curable {
-            // A deferral left behind would be the next finding.
+            // defer-hard-irqs left above zero would be the next finding.
             let mut command = sources.sysfs_command(&link.name, FLUSH, "0");
             if any(|[_, defer, _]| *defer > 0).is_some() {
                 command += &format!(" && {}", sources.sysfs_command(&link.name, DEFER, "0"));
@@ -77,7 +77,7 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
     alone(&all, link, sources, report, &read);
 }
 
-/// Settings that do nothing without their companions.
+/// Settings that have no effect without another.
 fn alone(
     all: &[[u64; 3]],
     link: &Link,

@@ -1,4 +1,4 @@
-//! Whether anybody polls a device's queues: sockets, epoll instances and io_urings of all processes.
+//! Whether a device's queues are polled: by sockets, epoll instances and io_urings of all processes.
 
 use busypoll_linux::bpf::files::Kind;
 use busypoll_linux::{EpollParams, NapiId, bpf, deferral, stat};
@@ -7,13 +7,13 @@ use super::facts::Device;
 use crate::process::{Census, Process};
 use crate::{Report, Scope};
 
-/// What was seen of pollers.
+/// The pollers of a device, as far as they can be seen.
 pub(super) struct Pollers {
-    /// Whether there is one, as far as can be told.
+    /// Whether there is a poller.
     pub(super) any: bool,
-    /// For how long they poll, and whether one prefers it.
+    /// How long they poll, and whether any of them prefers busy polling.
     pub(super) how: deferral::Pollers,
-    /// What was read, and what it said.
+    /// What was read, and its value.
     pub(super) evidence: [String; 2],
 }
 
@@ -24,7 +24,7 @@ impl Pollers {
         {
             return Self::in_census(device, &census);
         }
-        // Without the right to look at others' sockets: what the queues of this namespace have seen.
+        // Without the right to see other users' sockets: the busy-poll counter of this namespace.
         let packets = stat::busy_poll_rx_packets().unwrap_or(0);
         let read = "nstat -az TcpExtBusyPollRxPackets".into();
         let how = deferral::Pollers { longest_usecs: None, prefer: packets > 0 };
@@ -32,14 +32,14 @@ impl Pollers {
     }
 
     fn in_census(device: &Device, census: &Census) -> Self {
-        // Before Linux 6.8 nobody says whose an id is.
+        // Before Linux 6.8 the kernel does not report the device of an id.
         let of_device =
             |id: NapiId| !device.napis_listed || device.napis.iter().any(|n| n.id == id.get());
         let polls = |process: &Process, kind: &Kind| match kind {
             Kind::Socket(s) => {
                 (s.busy_poll_usecs > 0 || s.prefer_busy_poll) && s.napi.is_some_and(of_device)
             }
-            // An epoll forgets its queue when it has spun in vain, and an io_uring tells none.
+            // An epoll instance drops its NAPI id after a poll in vain, and an io_uring does not show its ids.
             Kind::Epoll { params, napi } => {
                 is_on(params) && napi.map_or_else(|| receives(process, of_device), of_device)
             }
@@ -63,7 +63,7 @@ impl Pollers {
             .filter(|p| p.files.iter().any(|file| polls(p, &file.kind)))
             .map(|p| format!("{}[{}]", p.name, p.pid))
             .collect();
-        let said = if named.is_empty() { "nobody polls it".into() } else { named.join(", ") };
+        let said = if named.is_empty() { "nothing polls it".into() } else { named.join(", ") };
         let read = "sockets and epoll instances of all processes".into();
         Pollers { any: !named.is_empty(), how, evidence: [read, said] }
     }

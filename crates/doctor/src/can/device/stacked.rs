@@ -1,5 +1,5 @@
-//! Devices that stand on others and add no queue of their own: their packets keep the NAPI id they
-//! arrived with.
+//! Devices that are stacked on others and add no queue of their own: their packets keep the NAPI id of the
+//! device they arrived at.
 
 use busypoll_linux::link::Link;
 
@@ -12,7 +12,7 @@ const ON_ONE: &[&str] =
     &["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec", "hsr", "rmnet", "vxcan"];
 /// Kinds whose packets come from their ports.
 const ON_PORTS: &[&str] = &["bridge", "bond", "team", "vrf", "openvswitch"];
-/// Kinds whose packets come in other packets; on which device may be left open.
+/// Kinds whose packets arrive inside other packets; the lower device may be unspecified.
 const TUNNELS: &[&str] = &[
     "vxlan",
     "geneve",
@@ -34,7 +34,7 @@ const TUNNELS: &[&str] = &[
     "amt",
 ];
 
-/// What it stands on, if it is such a device; empty where that is not fixed.
+/// The lower devices, if `link` is such a device; empty if they are not fixed.
 pub(super) fn below(link: &Link, sources: &Sources, report: &mut Report) -> Option<Vec<Link>> {
     let kind = link.kind.as_deref()?;
     let ports = ON_PORTS.contains(&kind);
@@ -52,7 +52,7 @@ pub(super) fn below(link: &Link, sources: &Sources, report: &mut Report) -> Opti
     let read = format!("ip -d link show {}", link.name);
     let names: Vec<&str> = below.iter().map(|l| l.name.as_str()).collect();
     if names.is_empty() {
-        let what = format!("which device carries this {kind} cannot be told");
+        let what = format!("the device below this {kind} is not known");
         report.add(STACKED_UNKNOWN.finding(subject, what).evidence(read, kind));
     } else {
         let what = format!("{kind}: sockets poll the device below, {}", names.join(", "));

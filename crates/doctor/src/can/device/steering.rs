@@ -1,4 +1,4 @@
-//! Receive packet steering and receive flow steering: they take what a busy poll found and send it on.
+//! RPS and RFS: they redirect packets that a busy poll found to another CPU.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ pub(super) fn check(link: &Link, sources: &Sources, report: &mut Report) {
         report.add(tell(&RPS, "rps_cpus", rps, what));
     }
     let rfs = each("rps_flow_cnt");
-    // Without a table of flows for the machine the queues' own do nothing.
+    // RFS does nothing without the machine's global flow table.
     let table = "/proc/sys/net/core/rps_sock_flow_entries";
     let flows = fs::read_to_string(table).unwrap_or_default();
     if !rfs.is_empty() && is_set(flows.trim()) {

@@ -1,5 +1,5 @@
-//! veth's rule, which looks at both ends: the receiver's NAPI needs GRO or an XDP program, and the
-//! sender must have no TSO. A round trip needs it both ways.
+//! The rule of veth, which depends on both ends: the receiver's NAPI needs GRO or an XDP program, and the
+//! sender must have no TSO. A round trip needs this in both directions.
 
 use std::path::{Path, PathBuf};
 
@@ -13,14 +13,14 @@ use super::facts::Device;
 use crate::rules::{VETH_GRO_OFF, VETH_PEER_UNSEEN, VETH_TSO_ON};
 use crate::{Report, Subject};
 
-/// One end, and how to speak of it and to it.
+/// One end, with its subject and how to reach it.
 struct End {
     subject: Subject,
     name: String,
     gro: bool,
     tso: bool,
     xdp: bool,
-    /// What goes before a command to reach it.
+    /// The prefix of a command that reaches it.
     prefix: String,
 }
 
@@ -95,7 +95,7 @@ fn other_end(link: &Link, lower: Lower, sources: &Sources) -> Option<End> {
     let namespace = Namespace::open(Path::new(&path)).ok()?;
     let end = namespace.enter(|| -> busypoll_linux::Result<Option<End>> {
         let links = Links::open()?.all()?;
-        // The namespace is certain, and so is the index in it.
+        // Both the namespace and the index in it are exact, so this is the peer.
         links.iter().find(|l| l.ifindex == lower.ifindex).map(End::here).transpose()
     });
     let mut end = end.ok()?.ok()??;
