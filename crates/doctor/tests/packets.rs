@@ -337,12 +337,12 @@ fn a_stopped_process_and_a_zombie_are_reported_as_such() {
     let pid = program.pid();
     let state = |wanted: char| {
         for _ in 0..2000 {
-            if process::standing(pid).is_some_and(|s| s.state == wanted) {
+            if process::sched_state(pid).is_some_and(|s| s.state == wanted) {
                 return;
             }
             std::thread::sleep(5 * MS);
         }
-        panic!("{:?}", process::standing(pid));
+        panic!("{:?}", process::sched_state(pid));
     };
     assert!(
         Command::new("sh").args(["-c", &format!("kill -STOP {pid}")]).status().unwrap().success()

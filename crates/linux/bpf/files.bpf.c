@@ -1,7 +1,7 @@
 /* Every socket, epoll instance and io_uring that any process has open, as records (iter/task_file).
  *
- * A file's kind is known by its operations, whose addresses nobody publishes: the reader first has the program
- * tell those of its own files, of which it knows the kinds, and fills the map `kinds`.
+ * A file's kind is recognised by its f_op, whose addresses are not exported: the reader first runs the program over
+ * its own files, whose kinds it knows, and fills the map `kinds` with their f_op.
  */
 #include "kernel.h"
 

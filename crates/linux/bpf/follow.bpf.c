@@ -1,6 +1,6 @@
-/* What chosen processes open: sockets, accepted connections, epoll instances, as they come (tp_btf/sys_exit).
+/* What chosen processes open: sockets, accepted connections, epoll instances, reported at once (tp_btf/sys_exit).
  *
- * Costs every system call on the machine a hash lookup while it is attached.
+ * While attached, it adds a hash lookup to every system call on the machine.
  */
 #include "kernel.h"
 
@@ -19,7 +19,7 @@ struct {
     MAP_TYPE(value, u32);
 } pids SEC(".maps");
 
-/* The system calls that make what is looked for. */
+/* The system calls to report. */
 struct {
     MAP_NUMBER(type, HASH);
     MAP_NUMBER(max_entries, 32);
@@ -32,7 +32,7 @@ struct {
     MAP_NUMBER(max_entries, 262144);
 } events SEC(".maps");
 
-/* Events that found the ring full. */
+/* Events dropped because the ring was full. */
 struct {
     MAP_NUMBER(type, ARRAY);
     MAP_NUMBER(max_entries, 1);
@@ -82,7 +82,7 @@ int sched_process_fork(u64 *args) {
     struct task_struct *child = (void *)args[1];
     u32 from = parent->tgid, to = child->tgid;
     u32 *followed = map_lookup(&pids, &from);
-    /* A new thread is no new process. */
+    /* A new thread is not a new process. */
     if (!children || !followed || from == to)
         return 0;
     u32 one = 1;

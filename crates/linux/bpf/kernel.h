@@ -1,8 +1,8 @@
-/* The few members of the kernel's types that the programs here read, and the helpers they call.
+/* The members of the kernel's types that the programs here read, and the helpers they call.
  *
  * The members are found by name in the running kernel's BTF (CO-RE), so an object built once fits every
- * kernel; a member that a kernel lacks is asked for with PRESENT first. Members keep the kernel's names and
- * sizes; their order and what lies between them does not matter.
+ * kernel; before it reads a member that some kernels lack, a program tests PRESENT. Members keep the kernel's names
+ * and sizes; their order and the gaps between them do not matter.
  *
  * Kernel source: include/net/sock.h, include/linux/netdevice.h, fs/eventpoll.c,
  * include/linux/io_uring_types.h, include/linux/sched.h, include/uapi/linux/bpf.h.
@@ -18,7 +18,7 @@ typedef long long s64;
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
 
-/* The description of a map, which the loader reads from the type of a variable in ".maps". */
+/* The definition of a map, which the loader reads from the type of a variable in ".maps". */
 #define MAP_NUMBER(name, value) int(*name)[value]
 #define MAP_TYPE(name, type) typeof(type) *name
 enum { ARRAY = 2, HASH = 1, PERCPU_HASH = 5, PERCPU_ARRAY = 6, RINGBUF = 27 };
@@ -180,7 +180,7 @@ struct bpf_iter__task {
     struct task_struct *task;
 };
 
-/* x86-64. On other processors the members are missing and a thread's system call is not told. */
+/* x86-64. On other processors the members are missing and a thread's system call is not reported. */
 struct pt_regs {
     unsigned long r10, r9, r8, dx, si, di, orig_ax;
 };

@@ -1,13 +1,13 @@
-/* Who drives each receive queue, and whether it was worth it: every pass over a NAPI instance, by kind.
+/* Which thread drives each receive queue, and what it finds: every pass over a NAPI instance, by kind.
  *
- * A pass is told apart at its end (tp_btf/napi_poll): no id: the per-CPU backlog and other instances that cannot
- * be busy polled; inside NET_RX: softirq; else IN_BUSY_POLL: a spin; else a thread named napi/: threaded; else
- * the last pass of a busy poll, which gives the queue back to its interrupt.
+ * The kind of a pass is decided at its end (tp_btf/napi_poll). Without id: the per-CPU backlog or another instance
+ * that cannot be busy polled. Inside NET_RX: softirq. IN_BUSY_POLL set: a spin. In a thread named napi/: threaded.
+ * Any other is the last pass of a busy poll, which gives the queue back to its interrupt.
  * Counters are per CPU, so nothing here waits for another CPU.
  *
- * And which socket each packet reached, and how it was found: where a packet is handed to a socket
- * (sk_filter_trim_cap, which TCP and UDP call for each and which asks the programs of the socket's control group),
- * it is still known who brought it. The program lets every packet pass.
+ * Also which socket each packet reached, and how it was found. When a packet is handed to a socket (sk_filter_trim_cap,
+ * which TCP and UDP call for each and which runs the programs of the socket's control group), the context is still the
+ * one that took it from the queue. The program lets every packet pass.
  */
 #include "kernel.h"
 
@@ -74,7 +74,7 @@ struct {
     MAP_TYPE(value, struct delivered);
 } deliveries SEC(".maps");
 
-/* Packets for which the map above had no place. */
+/* Packets not counted because the map above was full. */
 struct {
     MAP_NUMBER(type, ARRAY);
     MAP_NUMBER(max_entries, 1);
@@ -82,7 +82,7 @@ struct {
     MAP_TYPE(value, u64);
 } lost SEC(".maps");
 
-/* 1 << NAPI_STATE_IN_BUSY_POLL: the bit has moved between kernels, and its enum has no name to look for. */
+/* 1 << NAPI_STATE_IN_BUSY_POLL: the bit differs between kernels, and CO-RE cannot look up an unnamed enum. */
 const volatile u64 in_busy_poll = 0;
 
 INLINE struct cpu *this_cpu(void) {
@@ -134,7 +134,7 @@ int napi_poll(u64 *args) {
     if (!cpu)
         return 0;
     u32 id = napi->napi_id;
-    /* A softirq has let go of the instance by now: the bit may be of another CPU's busy poll, begun since. */
+    /* A softirq has released the instance by now: the bit may belong to another CPU's busy poll that began since. */
     int spin = !cpu->in_net_rx && (napi->state & in_busy_poll) != 0;
     int thread = !spin && !cpu->in_net_rx && is_napi_thread();
     int rearm = !spin && !cpu->in_net_rx && !thread;
@@ -144,7 +144,7 @@ int napi_poll(u64 *args) {
     if (!c) {
         struct counts new = {};
         struct net_device *dev = napi->dev;
-        /* The backlog's device is a dummy, or none. */
+        /* The backlog's device is a dummy, or missing. */
         if (id && dev) {
             new.device = (u32)dev->ifindex | (u64)dev->nd_net.net->ns.inum << 32;
             probe_read_kernel_str(new.name, sizeof(new.name), dev->name);
@@ -178,7 +178,7 @@ int napi_poll(u64 *args) {
     return 0;
 }
 
-/* How much data a TCP segment brings; of which the headers are further apart than usual, all of it. */
+/* The length of a TCP segment's data; the whole length if the headers are not laid out as usual. */
 INLINE u32 tcp_data(struct __sk_buff *ctx, u32 len) {
     u8 first = 0, offset = 0;
     u32 headers;
@@ -198,7 +198,7 @@ INLINE u32 tcp_data(struct __sk_buff *ctx, u32 len) {
     return len > headers ? len - headers : 0;
 }
 
-/* The context is the packet itself, and it begins at the IP header here. */
+/* The context is the packet itself, which begins at the IP header here. */
 SEC("cgroup_skb/ingress")
 int delivered_to(struct __sk_buff *ctx) {
     struct sk_buff *skb = (void *)ctx;
@@ -212,7 +212,7 @@ int delivered_to(struct __sk_buff *ctx) {
         return PASS;
     READ(len, skb->len);
     READ(protocol, sk->sk_protocol);
-    /* Nobody waits for an acknowledgment that brings no data. */
+    /* No thread waits for an acknowledgement without data. */
     if (protocol == IPPROTO_TCP && !tcp_data(ctx, len))
         return PASS;
     struct delivery key = {socket_cookie(ctx)};

@@ -1,5 +1,5 @@
-/* Every thread of every process: the system call it is in, or was in last, and how often it was switched
- * (iter/task). What /proc/PID/task/TID/syscall tells, but also of a thread that runs, as a spinner does.
+/* Every thread of every process: its current or last system call, and how often it was switched
+ * (iter/task). As /proc/PID/task/TID/syscall, but also for a running thread such as a spinner.
  */
 #include "kernel.h"
 
@@ -15,7 +15,7 @@ struct record {
     char comm[16];
 };
 
-/* Only this process, unless 0. */
+/* If not 0, only this process. */
 const volatile u32 only_pid = 0;
 
 SEC("iter/task")

@@ -1,17 +1,17 @@
-//! BPF programs that look and change nothing: loading them, and what they tell. The programs are readable
-//! C in `bpf/`, their compiled objects stand beside them.
+//! BPF programs that observe and change nothing, their loader and their output. The programs are readable
+//! C in `bpf/`, with their compiled objects beside them.
 //!
-//! | module | program | tells |
+//! | module | program | reports |
 //! |---|---|---|
 //! | [`files`] | `iter/task_file` | every socket, epoll instance and io_uring of every process |
 //! | [`threads`] | `iter/task` | the system call each thread is in |
-//! | [`napi`] | `tp_btf/napi_poll` and three more | who drove each receive queue, and found how much |
+//! | [`napi`] | `tp_btf/napi_poll` and three more | which thread drove each receive queue, and what it found |
 //! | [`deliveries`] | `cgroup_skb/ingress` | which socket each packet reached, and how it was found |
 //! | [`follow`] | `tp_btf/sys_exit` and three more | what chosen processes open, as they open it |
 //!
 //! All need a kernel with BTF (`CONFIG_DEBUG_INFO_BTF`), `CAP_BPF` and `CAP_PERFMON` (or `CAP_SYS_ADMIN`)
-//! in the initial user namespace, and the initial PID namespace, whose numbers they speak. Programs and
-//! maps live by descriptors: they go with the value, or with the process.
+//! in the initial user namespace, and the initial PID namespace, whose PIDs they report. Programs and
+//! maps live by descriptors: they go when the value is dropped or the process ends.
 
 mod btf;
 pub mod deliveries;
@@ -32,7 +32,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use crate::caps::{Capability, Caps};
 use crate::error::{Error, Result};
 
-/// Why BPF programs cannot be used here, if so. Cheap; asks before anything is loaded.
+/// Whether BPF programs can be used here. Cheap: loads nothing.
 ///
 /// # Errors
 /// [`Error::Denied`] names the capability; [`Error::Unsupported`] a kernel without BTF;
@@ -62,7 +62,7 @@ pub fn available() -> Result<()> {
     Ok(())
 }
 
-/// An object's programs and maps in the kernel, nothing attached yet.
+/// An object's programs and maps, loaded into the kernel but not attached.
 struct Programs {
     name: &'static str,
     btf: Btf,
@@ -77,7 +77,7 @@ impl Programs {
         for (constant, value) in constants {
             loader.override_global(constant, *value, true);
         }
-        // The loader has read it too, but does not hand it out.
+        // The loader has read it too, but does not give access to it.
         let btf = Btf::from_sys_fs().map_err(|e| failed(name, "reading the kernel's BTF", &e))?;
         let ebpf = loader.load(object).map_err(|e| failed(name, "loading", &e))?;
         Ok(Programs { name, btf, ebpf })
@@ -95,8 +95,8 @@ impl Programs {
         attach(program, &self.btf).map_err(|e| failed(name, &format!("attaching {tracepoint}"), &e))
     }
 
-    /// Attaches the program of that name to what the sockets of the root control group receive, which is all
-    /// there are; it goes with this value.
+    /// Attaches the program of that name to the ingress of the root control group's sockets, which are all
+    /// sockets. It is detached when this value is dropped.
     fn attach_to_all_sockets(&mut self, program: &str) -> Result<()> {
         let name = self.name;
         let root = crate::cgroup::root()?;
@@ -106,7 +106,7 @@ impl Programs {
         found
             .load()
             .and_then(|()| {
-                // A link is one of several in any case, and takes no flag for it.
+                // A link never excludes other programs, so this mode has no effect.
                 let (kind, mode) = (CgroupSkbAttachType::Ingress, CgroupAttachMode::Single);
                 found.attach(root, kind, mode).map(drop)
             })
@@ -153,7 +153,7 @@ fn missing(object: &str, what: &str) -> Error {
     Error::Malformed { path: format!("{object}.bpf.o: {what}"), why: why.into() }
 }
 
-/// One line of an error and all its causes: the last is the kernel's word, the verifier's log is left out.
+/// One line with an error and all its causes. The last is the kernel's; the verifier's log is left out.
 fn failed(object: &str, doing: &str, e: &(dyn std::error::Error + 'static)) -> Error {
     let mut errno = None;
     let mut why = String::new();
@@ -176,7 +176,7 @@ fn failed(object: &str, doing: &str, e: &(dyn std::error::Error + 'static)) -> E
     }
 }
 
-/// Reads a record a program wrote: native integers without padding, in the order of its `struct`.
+/// Reads a record that a program wrote: native integers without padding, in the order of its `struct`.
 struct Record<'a>(&'a [u8]);
 
 impl Record<'_> {

@@ -1,6 +1,6 @@
-//! What the calling thread is allowed to do. Reads `/proc`; changes nothing.
+//! The calling thread's capabilities. Reads `/proc`; changes nothing.
 //!
-//! Kernel source: `kernel/capability.c`. Two questions are asked of a capability: `capable()` wants it
+//! Kernel source: `kernel/capability.c`. The kernel checks capabilities in two ways: `capable()` requires it
 //! in the *initial* user namespace (`SO_PREFER_BUSY_POLL`, napi-set, sysctls), `ns_capable()` in the
 //! user namespace that owns the object (ethtool and rtnetlink on devices of one's own namespace).
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::error::{Error, Result};
 use crate::stat::status_field;
 
-/// The capabilities busypoll has a use for (capabilities(7)).
+/// The capabilities busypoll uses (capabilities(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Capability {
@@ -45,7 +45,7 @@ impl fmt::Display for Capability {
     }
 }
 
-/// The effective capabilities of a thread and the kind of user namespace they count in.
+/// The effective capabilities of a thread and whether its user namespace is the initial one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     effective: u64,
@@ -71,7 +71,7 @@ impl Caps {
             why: format!("CapEff is {field:?}"),
         })?;
         // The initial user namespace has had this inode number since Linux 3.8
-        // (PROC_USER_INIT_INO, include/linux/proc_ns.h); the id map can look the same elsewhere.
+        // (PROC_USER_INIT_INO, include/linux/proc_ns.h). The id map is no proof: others can look the same.
         const USER_NS_INIT_INO: u64 = 0xEFFF_FFFD;
         let ns = "/proc/thread-self/ns/user";
         let ino = fs::metadata(ns).map_err(|e| Error::os(format!("reading {ns}"), e))?.ino();

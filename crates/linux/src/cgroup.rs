@@ -1,4 +1,4 @@
-//! How much CPU time a process's control groups may use. Reads files, changes nothing.
+//! The CPU quotas of a process's control groups. Reads files, changes nothing.
 //!
 //! Kernel source: `Documentation/admin-guide/cgroup-v2.rst` (`cpu.max`), `scheduler/sched-bwc.rst`
 //! (`cpu.cfs_quota_us` of version 1).
@@ -14,11 +14,11 @@ use crate::error::{Error, Result};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The root of control groups of version 2, of which all others are part: as it is mounted, else by a mount of our
-/// own that is attached nowhere (fsmount(2), which needs `CAP_SYS_ADMIN`). `ip netns exec` hides the first.
+/// The root of the cgroup2 hierarchy, of which all groups are part: where it is mounted, else by a detached mount of
+/// our own (fsmount(2), which needs `CAP_SYS_ADMIN`). `ip netns exec` hides the mounted one.
 ///
 /// # Errors
-/// Where there is no such file system, or no permission.
+/// If there is no such file system, or no permission.
 pub fn root() -> Result<OwnedFd> {
     let table = "/proc/self/mountinfo";
     let mounts = fs::read_to_string(table).map_err(|e| Error::os(format!("reading {table}"), e))?;
@@ -32,8 +32,8 @@ pub fn root() -> Result<OwnedFd> {
     if let Some(file) = mounted.and_then(|path| File::open(path).ok()) {
         return Ok(file.into());
     }
-    mount_nowhere("")
-        .map_err(|e| Error::os("mounting control groups of version 2, attached nowhere", e.into()))
+    mount_detached("")
+        .map_err(|e| Error::os("mounting control groups of version 2 (detached)", e.into()))
 }
 
 /// A control group with a quota of CPU time.
@@ -43,35 +43,35 @@ pub struct Quota {
     pub group: String,
     /// How many CPUs the quota is worth.
     pub cpus: f64,
-    /// The command that takes the quota away.
+    /// The command that removes the quota.
     pub remedy: String,
     /// Periods so far in which it ran.
     pub periods: u64,
-    /// Of these, the ones in which it had to stop.
+    /// Those of them in which it was throttled.
     pub throttled: u64,
-    /// For how long it was stopped, all its CPUs together, in microseconds.
+    /// The time it was throttled, summed over its CPUs, in microseconds.
     pub stopped_us: u64,
 }
 
-/// The CPUs that the quota of this process's control group is worth, the tightest from here up to
+/// The quota of this process in CPUs: the smallest from its own control group up to
 /// the root; `None` without a quota.
 #[must_use]
 pub fn cpu_quota() -> Option<f64> {
     quotas_at("/proc/self/cgroup").into_iter().map(|quota| quota.cpus).reduce(f64::min)
 }
 
-/// The control groups that limit the CPU time of a process: its own and those above, of both versions.
+/// The quotas on a process: those of its own control group and of the groups above, in both versions.
 #[must_use]
 pub fn quotas_of(pid: u32) -> Vec<Quota> {
     quotas_at(&format!("/proc/{pid}/cgroup"))
 }
 
-/// A tree of control groups, where this process can read it.
+/// A cgroup hierarchy that this process can read.
 struct Tree {
     root: PathBuf,
-    /// What is to be mounted first by a command that writes there: of one that is mounted nowhere.
+    /// The mount command that must precede a command that writes there, if it is not mounted.
     mount: Option<String>,
-    // Keeps the mount alive that `root` leads through.
+    // Keeps the detached mount alive that `root` leads through.
     _own: Option<OwnedFd>,
 }
 
@@ -93,10 +93,10 @@ fn quotas_at(table: &str) -> Vec<Quota> {
 }
 
 impl Tree {
-    /// The tree of these controllers, of version 2 without any, in which there is such a group.
+    /// The hierarchy of these controllers, or version 2 if empty, that contains this group.
     fn of(controllers: &str, group: &str) -> Option<Self> {
         let names: &[&str] = match controllers {
-            // Where version 1 has the CPU controller version 2 is beside it.
+            // If version 1 has the CPU controller, version 2 is mounted at `unified`.
             "" => &["", "unified"],
             _ => &[controllers, "cpu", "cpu,cpuacct"],
         };
@@ -106,7 +106,7 @@ impl Tree {
         if let Some(root) = mounted.into_iter().find(there) {
             return Some(Tree { root, mount: None, _own: None });
         }
-        let own = mount_nowhere(controllers).ok()?;
+        let own = mount_detached(controllers).ok()?;
         let root = PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd()));
         let mount = match controllers {
             "" => "mount -t cgroup2 none /sys/fs/cgroup".into(),
@@ -119,7 +119,7 @@ impl Tree {
         let read = |name: &str| fs::read_to_string(self.root.join(group).join(name));
         let number = |name: &str| -> Option<f64> { read(name).ok()?.trim().parse().ok() };
         let (cpus, file, none) = match read("cpu.max") {
-            Ok(text) => (worth(&text)?, "cpu.max", "max"),
+            Ok(text) => (quota_in_cpus(&text)?, "cpu.max", "max"),
             Err(_) => {
                 let quota = number("cpu.cfs_quota_us").filter(|q| *q > 0.0)?;
                 let period = number("cpu.cfs_period_us").filter(|p| *p > 0.0)?;
@@ -144,7 +144,7 @@ impl Tree {
             remedy,
             periods: count("nr_periods").unwrap_or(0),
             throttled: count("nr_throttled").unwrap_or(0),
-            // Version 1 counts nanoseconds.
+            // Version 1 uses nanoseconds.
             stopped_us: count("throttled_usec")
                 .or_else(|| Some(count("throttled_time")? / 1000))
                 .unwrap_or(0),
@@ -152,9 +152,9 @@ impl Tree {
     }
 }
 
-/// The tree of these controllers, of version 2 without any, by a mount that is attached nowhere (fsmount(2), which
-/// needs `CAP_SYS_ADMIN`).
-fn mount_nowhere(controllers: &str) -> rustix::io::Result<OwnedFd> {
+/// The hierarchy of these controllers, or version 2 if empty, by a detached mount (fsmount(2), which needs
+/// `CAP_SYS_ADMIN`).
+fn mount_detached(controllers: &str) -> rustix::io::Result<OwnedFd> {
     let kind = if controllers.is_empty() { "cgroup2" } else { "cgroup" };
     let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for controller in controllers.split(',').filter(|c| !c.is_empty()) {
@@ -163,13 +163,13 @@ fn mount_nowhere(controllers: &str) -> rustix::io::Result<OwnedFd> {
     rustix::mount::fsconfig_create(&context)?;
     let attributes = MountAttrFlags::empty();
     let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    // What fsmount returns stands for a place only.
+    // fsmount returns an O_PATH descriptor, which cannot be read.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(&mount, ".", flags, Mode::empty())
 }
 
-/// `max 100000` or `50000 100000`.
-fn worth(text: &str) -> Option<f64> {
+/// The quota in CPUs of `max 100000` or `50000 100000`.
+fn quota_in_cpus(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.parse().ok()?);
     (period > 0.0).then_some(quota / period)
@@ -181,13 +181,13 @@ mod tests {
 
     #[test]
     fn a_quota_in_cpus() {
-        assert_eq!(worth("50000 100000\n"), Some(0.5));
-        assert_eq!(worth("400000 100000"), Some(4.0));
-        assert_eq!(worth("max 100000\n"), None);
+        assert_eq!(quota_in_cpus("50000 100000\n"), Some(0.5));
+        assert_eq!(quota_in_cpus("400000 100000"), Some(4.0));
+        assert_eq!(quota_in_cpus("max 100000\n"), None);
         for bad in ["", "x y", "1", "1 0"] {
-            assert_eq!(worth(bad), None, "{bad:?}");
+            assert_eq!(quota_in_cpus(bad), None, "{bad:?}");
         }
-        // Whatever this machine has, it is a sensible number.
+        // This machine's quota, if any, is positive.
         assert!(cpu_quota().is_none_or(|cpus| cpus > 0.0));
     }
 }

@@ -1,5 +1,5 @@
-//! The clock behind `clock_gettime`: whether reading it is a few instructions or a trip to a chip. Reads
-//! only.
+//! The clock behind `clock_gettime`: whether reading it takes a few instructions or an access to a device or
+//! hypervisor. Reads only.
 //!
 //! Kernel source: `kernel/time/clocksource.c`, `Documentation/timers/timekeeping.rst`.
 
@@ -17,7 +17,7 @@ pub struct ClockSource {
 }
 
 impl ClockSource {
-    /// What the kernel uses now.
+    /// The clock source in use now, and the available ones.
     pub fn now() -> Result<Self> {
         let read = |name: &str| {
             let path = format!("/sys/devices/system/clocksource/clocksource0/{name}");
@@ -30,7 +30,7 @@ impl ClockSource {
         })
     }
 
-    /// Whether reading it costs a trip to a device or a hypervisor: about a microsecond instead of tens
+    /// Whether reading it needs an access to a device or hypervisor: about a microsecond instead of tens
     /// of nanoseconds.
     pub fn is_slow(&self) -> bool {
         ["hpet", "acpi_pm", "pit", "jiffies", "xen", "refined-jiffies"]

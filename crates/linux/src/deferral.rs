@@ -1,19 +1,19 @@
-//! What deferred interrupts cost: how long a packet may wait that no poll finds.
+//! The cost of deferred interrupts: how long a packet may wait that no poll finds.
 //!
-//! Once a queue has been polled its interrupt stays off, and a timer looks after gro-flush-timeout, as many times as
-//! defer-hard-irqs says. A packet that comes after the poll has given up waits for that timer. It is worth it to who
-//! prefers busy polling, keeps polling, and would be disturbed by interrupts; to all others it is a loss.
+//! After a poll the interrupt of a queue stays masked, and a timer polls it after gro-flush-timeout, up to
+//! defer-hard-irqs times. A packet that comes after the busy poll has ended waits for that timer. This pays for threads
+//! that prefer busy polling, keep polling, and would be disturbed by interrupts; for all others it is a loss.
 //!
 //! Kernel source: `net/core/dev.c` (`napi_complete_done`, `busy_poll_stop`), `Documentation/networking/napi.rst`.
 
 use std::time::Duration;
 
-/// Who polls a queue.
+/// The threads that poll a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pollers {
-    /// How long the longest wait polls, in microseconds; `None`: nobody polls, or it cannot be told for how long.
+    /// How long the longest wait polls, in microseconds; `None`: no thread polls, or the time is unknown.
     pub longest_usecs: Option<u32>,
-    /// Whether one of them prefers busy polling.
+    /// Whether any of them prefers busy polling.
     pub prefer: bool,
 }
 
@@ -22,14 +22,14 @@ pub struct Pollers {
 pub enum Cost {
     /// None: interrupts are not deferred.
     Free,
-    /// What comes later than the longest poll waits up to so long, and nobody prefers busy polling, so that nothing
-    /// is gained by it.
+    /// A packet that comes after the longest poll waits up to this long, and no thread prefers busy polling, so that
+    /// nothing is gained.
     Loss(Duration),
-    /// The same, and somebody prefers busy polling: it may be worth it.
+    /// The same delay, but a thread prefers busy polling, for which it may pay.
     Price(Duration),
 }
 
-/// How long a packet may wait that no poll finds; `None` where interrupts are not deferred.
+/// How long a packet that no poll finds may wait; `None` if interrupts are not deferred.
 #[must_use]
 pub fn wait(defer_hard_irqs: Option<u32>, gro_flush_timeout_ns: Option<u64>) -> Option<Duration> {
     let both =
@@ -37,7 +37,7 @@ pub fn wait(defer_hard_irqs: Option<u32>, gro_flush_timeout_ns: Option<u64>) -> 
     both.then(|| Duration::from_nanos(gro_flush_timeout_ns.unwrap_or(0)))
 }
 
-/// What these settings cost the packets of a queue that is polled so.
+/// The cost of these settings for the packets of a queue with these pollers.
 ///
 /// ```
 /// use busypoll_linux::deferral::{Cost, Pollers, cost};
@@ -53,7 +53,7 @@ pub fn cost(
     match wait(defer_hard_irqs, gro_flush_timeout_ns) {
         None => Cost::Free,
         Some(wait) if pollers.prefer => Cost::Price(wait),
-        // A poll that lasts longer than the timer is one that mostly finds its packet.
+        // A poll longer than the timer finds most packets.
         Some(wait)
             if pollers.longest_usecs.is_some_and(|us| wait <= Duration::from_micros(us.into())) =>
         {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timer_longer_than_any_poll_is_a_loss_unless_somebody_prefers_to_poll() {
+    fn a_timer_longer_than_any_poll_is_a_loss_unless_a_thread_prefers_busy_polling() {
         let polls = |longest_usecs, prefer| Pollers { longest_usecs, prefer };
         let half = Duration::from_micros(500);
         for (defer, flush, pollers, expected) in [

@@ -1,5 +1,5 @@
-//! Busy polling by epoll: the parameters of one epoll instance, and finding the instances a process
-//! already has. Touches only the descriptors it is given or this process owns.
+//! Busy polling by epoll: the parameters of one epoll instance, and a search for the instances of this process.
+//! Touches only the descriptors it is given or this process owns.
 //!
 //! Kernel source: `fs/eventpoll.c` (`ep_eventpoll_bp_ioctl`), ioctl_eventpoll(2).
 
@@ -16,8 +16,8 @@ use crate::sys;
 /// How epoll_wait(2) on one epoll instance busy polls.
 ///
 /// epoll ignores `SO_BUSY_POLL` of its members: without these parameters, or `net.core.busy_poll`, it
-/// sleeps at once. It polls **one** NAPI instance, that of the last member which had data; members on
-/// other queues are not polled. Where `busy_poll_usecs` and `prefer_busy_poll` are both zero,
+/// sleeps at once. It polls **one** NAPI instance, that of the last member that had data; members on
+/// other queues are not polled. If `busy_poll_usecs` and `prefer_busy_poll` are both zero,
 /// `net.core.busy_poll` decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollParams {
@@ -73,7 +73,7 @@ pub fn set_params(epoll: impl AsFd, params: EpollParams) -> Result<()> {
 
 /// Every epoll instance this process has open, as duplicated descriptors.
 ///
-/// This is how a program reaches the instance inside a runtime that does not hand it out, such as
+/// A program can so reach the instance inside a runtime that does not expose it, such as
 /// tokio's: the parameters belong to the instance, not to the descriptor.
 pub fn instances() -> Result<Vec<OwnedFd>> {
     let os = |doing: &str, e: io::Error| Error::os(doing, e);
@@ -91,7 +91,7 @@ pub fn instances() -> Result<Vec<OwnedFd>> {
         let get = || {
             rustix::process::pidfd_getfd(&myself, number as ForeignRawFd, PidfdGetfdFlags::empty())
         };
-        // Another thread may close or reuse the number meanwhile: what was got decides.
+        // Another thread may close or reuse the number meanwhile, so the duplicate is checked.
         if let Ok(fd) = get()
             && is_epoll_number(fd.as_raw_fd())
         {

@@ -1,14 +1,14 @@
-//! The errors of this crate: each is one line that says what was wrong, where, and what to do.
+//! The errors of this crate: each is one line with the failed call, its object and a remedy.
 
 use std::io;
 
 use crate::caps::{Capability, Caps};
 
-/// What went wrong at the kernel's edge.
+/// A failed call to the kernel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel refused for want of a capability (`EPERM`, `EACCES`).
+    /// The kernel refused because a capability is missing (`EPERM`, `EACCES`).
     #[error("{doing}: permission denied, needs {capability}{scope}; {remedy}")]
     Denied {
         /// The call that was refused.
@@ -38,13 +38,13 @@ pub enum Error {
         /// The name, or `ifindex N`.
         name: String,
     },
-    /// No way to an address.
+    /// No route to an address.
     #[error("no route to {address} from here; `ip route get {address}` says why")]
     NoRoute {
         /// The address.
         address: std::net::IpAddr,
     },
-    /// The device lacks a facility that others have.
+    /// The device lacks a facility.
     #[error("{device} does not support this: {what}")]
     DeviceLacks {
         /// The device's name.
@@ -61,7 +61,7 @@ pub enum Error {
         /// The id that was looked for.
         id: u32,
     },
-    /// A NAPI instance was to be changed that belongs to another device than the one named.
+    /// A NAPI instance was to be changed that does not belong to the given device.
     #[error(
         "NAPI instance {id} belongs to ifindex {actual}, not to ifindex {expected}; nothing was changed"
     )]
@@ -129,7 +129,7 @@ pub enum Error {
         /// The CPUs that are allowed.
         allowed: String,
     },
-    /// A file of the kernel's did not read as it should.
+    /// A file or message of the kernel with unexpected contents.
     #[error("{path}: unexpected contents: {why}")]
     Malformed {
         /// The file, or the netlink message.
@@ -137,7 +137,7 @@ pub enum Error {
         /// What was missing.
         why: String,
     },
-    /// Any other refusal.
+    /// Any other error.
     #[error("{doing}: {source}")]
     Os {
         /// The call that failed.
@@ -157,7 +157,7 @@ impl Error {
 
     /// A refusal by `capable()`: only the initial user namespace counts.
     pub(crate) fn denied_globally(doing: impl Into<String>, capability: Capability) -> Self {
-        // Root in a container reads "permission denied, become root" as nonsense: say which it is.
+        // "Run as root" does not help root in a container: name the user namespace as the cause.
         let remedy = if Caps::current().is_ok_and(|c| !c.in_initial_user_namespace()) {
             "this process is in a user namespace of its own, where no capability counts for this: \
              run it outside"

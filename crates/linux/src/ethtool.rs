@@ -12,11 +12,11 @@ use crate::caps::Capability;
 use crate::error::{Error, Result};
 use crate::sys;
 
-mod accepts;
 mod queues;
+mod supported;
 
-pub use accepts::Accepts;
 pub use queues::{ChannelChange, Channels, RingChange, Rings};
+pub use supported::SupportedCoalesce;
 
 // Commands of include/uapi/linux/ethtool.h.
 const GDRVINFO: u32 = 0x03;
@@ -29,11 +29,11 @@ const SFEATURES: u32 = 0x3b;
 const SS_FEATURES: u32 = 4;
 const STRING_LEN: usize = 32;
 
-/// The features behind `ethtool -K … gro`: with it on, veth has NAPI instances.
+/// The features behind `ethtool -K … gro`: veth has NAPI instances while they are on.
 pub const GRO: &[&str] = &["rx-gro"];
 
-/// The features behind `ethtool -K … tso` (`NETIF_F_ALL_TSO`): veth gives the packets it sends a NAPI
-/// id at the receiver only while they are all off.
+/// The features behind `ethtool -K … tso` (`NETIF_F_ALL_TSO`): packets that veth sends get a NAPI id
+/// at the receiver only while they are all off.
 pub const TSO: &[&str] = &[
     "tx-tcp-segmentation",
     "tx-tcp-ecn-segmentation",
@@ -41,7 +41,7 @@ pub const TSO: &[&str] = &[
     "tx-tcp6-segmentation",
 ];
 
-/// What drives a device.
+/// The driver of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Driver {
     /// The driver: `ixgbe`, `virtio_net`, `veth`.
@@ -50,7 +50,7 @@ pub struct Driver {
     pub version: String,
     /// The firmware's version, where there is any.
     pub firmware: String,
-    /// Where the device sits, such as a PCI address; empty for software devices.
+    /// The device's bus address, such as PCI; empty for software devices.
     pub bus: String,
 }
 
@@ -65,7 +65,7 @@ pub struct Coalesce {
     pub adaptive_rx: bool,
 }
 
-/// What to change of the coalescing; a `None` is left as it is.
+/// The coalescing values to change; a `None` is left as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoalesceChange {
     /// See [`Coalesce::rx_usecs`].
@@ -83,7 +83,7 @@ pub struct Feature {
     pub name: String,
     /// Whether it is on now.
     pub on: bool,
-    /// Whether it was asked for: on as soon as no other feature holds it off.
+    /// Whether it was requested: it switches on when no other feature prevents it.
     pub wanted: bool,
     /// Whether this device lets it be changed.
     pub changeable: bool,
@@ -100,7 +100,7 @@ pub struct Feature {
 /// ```
 #[derive(Debug)]
 pub struct Ethtool {
-    // The kernel looks the name up in the namespace of this socket.
+    // The kernel looks the name up in this socket's namespace.
     socket: OwnedFd,
     device: String,
 }
@@ -115,7 +115,7 @@ impl Ethtool {
             .map_err(|e| Error::os("opening a socket for ethtool", e))?
             .into();
         let opened = Ethtool { socket, device: device.into() };
-        // Every device answers this, and an unknown one should be told apart now.
+        // Every device answers this request, so an unknown device is detected now.
         opened.driver()?;
         Ok(opened)
     }
@@ -125,7 +125,7 @@ impl Ethtool {
         // struct ethtool_drvinfo: cmd, then driver, version, fw_version, bus_info of 32 bytes each.
         let mut request = [0; 49];
         request[0] = GDRVINFO;
-        self.ask("telling its driver", &mut request)?;
+        self.ask("reading its driver", &mut request)?;
         let text = |at: usize| string(&request[1 + 8 * at..9 + 8 * at]);
         Ok(Driver { name: text(0), version: text(1), firmware: text(2), bus: text(3) })
     }
@@ -139,7 +139,7 @@ impl Ethtool {
         Ok(Coalesce { rx_usecs: raw[1], rx_frames: raw[2], adaptive_rx: raw[10] != 0 })
     }
 
-    /// Changes interrupt coalescing; what the change does not name is left as it is.
+    /// Changes interrupt coalescing; values that are `None` stay as they are.
     ///
     /// # Errors
     /// [`Error::Denied`] without `CAP_NET_ADMIN`; [`Error::DeviceLacks`] where the device has no
@@ -212,20 +212,20 @@ impl Ethtool {
             .collect()
     }
 
-    /// Switches features on or off and makes sure that they are; those already so are not touched.
+    /// Switches features on or off and checks the result; those already so are not touched.
     ///
     /// # Errors
     /// [`Error::Denied`] without `CAP_NET_ADMIN`; [`Error::DeviceLacks`] for an unknown name, and for a
-    /// feature the device holds fixed or another feature holds off. What was asked for before is asked
-    /// for again then.
+    /// feature that is fixed or that another feature prevents. The wanted features are then reset to what they
+    /// were before.
     pub fn set_features(&self, names: &[&str], on: bool) -> Result<()> {
         let before = self.pick(names)?;
-        // A wish that is held back today would come true later: it counts as a difference.
+        // A wanted feature that is prevented now would switch on later: that counts as a difference.
         if before.iter().all(|f| f.on == on && (f.wanted == on || !f.changeable)) {
             return Ok(());
         }
         self.want(before.iter().map(|f| (f.name.as_str(), on)))?;
-        // The kernel takes a wish it cannot grant without an error: look.
+        // The kernel accepts a request that it cannot fulfil without an error: check the result.
         let Some(refused) = self.pick(names)?.into_iter().find(|f| f.on != on) else {
             return Ok(());
         };
@@ -238,13 +238,13 @@ impl Ethtool {
         })
     }
 
-    /// Asks for a feature, or no longer asks for it, and tells what came of that: a wish that another
-    /// feature forbids is kept, and comes true when that one goes.
+    /// Sets whether a feature is wanted, and returns the result: if another feature prevents it, the request is
+    /// kept and takes effect when that one is off.
     ///
     /// # Errors
     /// [`Error::Denied`] without `CAP_NET_ADMIN`; [`Error::DeviceLacks`] for an unknown name and for a
     /// feature that is fixed.
-    pub fn wish(&self, name: &str, on: bool) -> Result<Feature> {
+    pub fn set_wanted(&self, name: &str, on: bool) -> Result<Feature> {
         let before = self.pick(&[name])?;
         if before.iter().any(|f| !f.changeable) {
             let what = format!("changing feature {name}, which is fixed");
@@ -283,8 +283,8 @@ impl Ethtool {
         info[3] = u32::from_ne_bytes([mask[4], mask[5], mask[6], mask[7]]);
         self.ask("the number of features", &mut info)?;
         let count = info[4] as usize;
-        // struct ethtool_gstrings: cmd, string_set, len, then the strings. The kernel writes as many as
-        // it has, which is the count it just gave and is fixed when it is built.
+        // struct ethtool_gstrings: cmd, string_set, len, then the strings. The kernel writes all that
+        // it has: the count from above, which is fixed when the kernel is built.
         let mut strings = vec![0; 3 + count * STRING_LEN / 4];
         (strings[0], strings[1], strings[2]) = (GSTRINGS, SS_FEATURES, count as u32);
         self.ask("the names of features", &mut strings)?;
@@ -315,7 +315,7 @@ impl Ethtool {
     }
 }
 
-/// A zero-terminated string in words as the kernel wrote them.
+/// A zero-terminated string in words in the kernel's byte order.
 fn string(words: &[u32]) -> String {
     let bytes: Vec<u8> =
         words.iter().flat_map(|w| w.to_ne_bytes()).take_while(|b| *b != 0).collect();

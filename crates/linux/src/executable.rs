@@ -1,6 +1,6 @@
-//! What kind of program a file is, as far as that decides who sees its system calls.
+//! The kind of an executable file, which decides whether a preloaded library sees its system calls.
 //!
-//! [`reach`] allocates nothing, and all of it reads through rustix alone: a program may ask between fork and exec.
+//! [`reach`] allocates nothing and reads only through rustix, so that it may be called between fork and exec.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -13,11 +13,11 @@ use rustix::process::{getegid, geteuid};
 /// How a program can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The loader loads a library before it that is named in `LD_PRELOAD`; also where nothing can be learnt.
+    /// The loader preloads a library that is named in `LD_PRELOAD`; also if the file cannot be read.
     Preload,
-    /// It makes its system calls itself: no library sees them.
+    /// It makes system calls itself: no library sees them.
     Raw(Kind),
-    /// Neither, as the system protects it from us.
+    /// Neither works.
     Out(Why),
 }
 
@@ -51,26 +51,26 @@ pub const MACHINE: u16 = 183;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
-/// A script's interpreter may be a script itself, four times (`fs/exec.c`).
+/// A script's interpreter may be a script itself, up to four times (`fs/exec.c`).
 const SCRIPTS: u32 = 4;
 
-/// What the kernel reads of a script (`BINPRM_BUF_SIZE`).
+/// The length that the kernel reads of a script (`BINPRM_BUF_SIZE`).
 const HEAD: usize = 256;
 
-/// How the program in this file can be reached; of a script, its interpreter. `env` is a program that starts another,
-/// as any.
+/// How the program in this file can be reached; for a script, its interpreter. `env` counts as a program like any
+/// other.
 pub fn reach(path: impl Arg + Copy) -> Reach {
     look(path, SCRIPTS)
 }
 
 fn look(path: impl Arg + Copy, scripts: u32) -> Reach {
-    // Anything else could make us wait, and cannot be run.
+    // Opening any other kind of file could block, and it cannot be executed.
     let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     if !stat(path).is_ok_and(|stat| is_file(&stat)) {
         return Reach::Preload;
     }
     let Ok(file) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        // Executable and not readable: its rights are all there is to learn.
+        // Executable but not readable: only its mode and capabilities are known.
         let privileged = stat(path).is_ok_and(|stat| gains(path, &stat));
         return if privileged { Reach::Out(Why::Privileged) } else { Reach::Preload };
     };
@@ -88,8 +88,8 @@ fn look(path: impl Arg + Copy, scripts: u32) -> Reach {
     elf(&file).unwrap_or(Reach::Preload)
 }
 
-/// What a program's start ends at, since there is no such file: the interpreter of a script, or of a script that is
-/// one, or the loader of a linked program. `None` where nothing is missing.
+/// The file whose absence makes the start of a program fail: the interpreter of a script, also of one that interprets
+/// a script, or the loader of a linked program. `None` if nothing is missing.
 #[must_use]
 pub fn missing(path: &CStr) -> Option<CString> {
     let mut path = path.to_owned();
@@ -103,7 +103,7 @@ pub fn missing(path: &CStr) -> Option<CString> {
     None
 }
 
-/// What the kernel starts in a program's place.
+/// The interpreter or loader that the kernel starts for a program.
 fn started_for(path: &CStr) -> Option<CString> {
     let file =
         open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
@@ -123,7 +123,7 @@ fn started_for(path: &CStr) -> Option<CString> {
     loader
 }
 
-/// The content of the note of this owner (elf(5)) in the ELF file `path`; `None` if there is none.
+/// The content of the note of this owner (elf(5)) in the ELF file `path`, if there is one.
 #[must_use]
 pub fn note(path: impl Arg, owner: &str) -> Option<Vec<u8>> {
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -137,7 +137,7 @@ pub fn note(path: impl Arg, owner: &str) -> Option<Vec<u8>> {
 }
 
 /// The content of the owner's note among those in `bytes`: each is three numbers (the length of its owner's name with
-/// a zero, of its content, its kind), the name and the content, both filled up to four bytes.
+/// the final zero, the length of its content, its kind), the name and the content, both padded to four bytes.
 fn note_in(bytes: &[u8], owner: &[u8]) -> Option<Vec<u8>> {
     let mut rest = bytes;
     loop {
@@ -161,19 +161,19 @@ fn interpreter(head: &mut [u8; HEAD]) -> Option<&CStr> {
     CStr::from_bytes_with_nul(&head[start..=start + len]).ok()
 }
 
-/// Whether the loader will keep our library out of it (`AT_SECURE`, ld.so(8)).
+/// Whether the loader would not preload our library into it (`AT_SECURE`, ld.so(8)).
 fn gains(path: impl Arg, stat: &Stat) -> bool {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let mode = stat.st_mode;
     let setuid = mode & libc::S_ISUID != 0 && stat.st_uid != uid;
     let setgid = mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0 && stat.st_gid != gid;
     let mut value = [0_u8; 64];
-    // Root has every capability already.
+    // File capabilities add nothing to root's.
     let gains = uid != 0 && getxattr(path, c"security.capability", &mut value).is_ok_and(|n| n > 0);
     setuid || setgid || gains
 }
 
-/// 64 bits, this machine's byte order. `None` of a file that is spoilt.
+/// For 64-bit ELF files in this machine's byte order. `None` for a damaged file.
 fn elf(file: &OwnedFd) -> Option<Reach> {
     let mut head = [0; 64];
     read(file, 0, &mut head)?;
@@ -197,7 +197,7 @@ fn elf(file: &OwnedFd) -> Option<Reach> {
     })
 }
 
-/// The interpreter and the notes of a 64-bit ELF file, each as far as it is of use. `None` of a file that is spoilt.
+/// Calls `each` for the interpreter and the notes of a 64-bit ELF file, cut to 4096 bytes. `None` for a damaged file.
 fn segments(file: &OwnedFd, mut each: impl FnMut(u32, &[u8])) -> Option<()> {
     let mut head = [0; 64];
     read(file, 0, &mut head)?;
@@ -218,12 +218,12 @@ fn segments(file: &OwnedFd, mut each: impl FnMut(u32, &[u8])) -> Option<()> {
     Some(())
 }
 
-/// Fills `to`; `None` if the file ends before.
+/// Fills `to`; `None` if the file ends earlier.
 fn read(file: &OwnedFd, at: u64, to: &mut [u8]) -> Option<()> {
     (read_some(file, at, to) == to.len()).then_some(())
 }
 
-/// Fills `to` as far as the file goes: how far.
+/// Fills `to` as far as the file goes, and returns how far.
 fn read_some(file: &OwnedFd, at: u64, to: &mut [u8]) -> usize {
     let mut done = 0;
     while let (Some(room @ [_, ..]), Some(at)) = (to.get_mut(done..), at.checked_add(done as u64)) {
@@ -261,18 +261,18 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_found_behind_others_and_only_whole() {
+    fn a_note_is_found_behind_others_and_never_cut() {
         let notes = [laid_out("GNU", &[1; 20]), laid_out("busypoll", b"abc123")].concat();
         assert_eq!(note_in(&notes, b"busypoll").as_deref(), Some(&b"abc123"[..]));
         assert_eq!(note_in(&notes, b"busy"), None);
-        // The two bytes that fill the content up are not part of it.
+        // The two bytes of padding are not part of the content.
         for cut in 0..notes.len() - 2 {
             assert_eq!(note_in(&notes[..cut], b"busypoll"), None, "cut at {cut}");
         }
     }
 
     #[test]
-    fn lengths_beyond_the_file_are_no_note() {
+    fn a_length_beyond_the_file_is_refused() {
         for spoilt in [0, 4] {
             let mut notes = laid_out("busypoll", b"abc123");
             notes[spoilt..spoilt + 4].copy_from_slice(&u32::MAX.to_le_bytes());

@@ -1,8 +1,8 @@
-//! Which interrupts a device has and which CPUs they go to. Touches what
-//! [`set_affinity`] is told to change.
+//! The interrupts of a device and the CPUs they go to. Touches only what
+//! [`set_affinity`] changes.
 //!
 //! Kernel source: `kernel/irq/proc.c`, `Documentation/core-api/irq/irq-affinity.rst`. Reading needs
-//! nothing; moving needs root. Interrupts belong to the machine, not to a network namespace.
+//! no permission; setting needs root. Interrupts belong to the machine, not to a network namespace.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::sysfs::Sysfs;
 use crate::topology::CpuList;
 
-/// The interrupts of a device, ascending: its own in `device/`, or those of the PCI device a virtio
-/// device stands on. None for software devices.
+/// The interrupts of a device, ascending: its own in `device/`, or those of the PCI device below a virtio
+/// device. None for software devices.
 pub fn of_device(sysfs: &Sysfs, device: &str) -> Vec<u32> {
     for parent in ["device", "device/.."] {
         let msi = fs::read_dir(sysfs.path(device, &format!("{parent}/msi_irqs")));
@@ -21,7 +21,7 @@ pub fn of_device(sysfs: &Sysfs, device: &str) -> Vec<u32> {
             .flatten()
             .flatten()
             .filter_map(|e| e.file_name().to_str()?.parse().ok())
-            // A vector that nobody has asked for yet has no folder there.
+            // A vector that no driver has requested has no folder there.
             .filter(|irq| fs::exists(format!("/proc/irq/{irq}")).unwrap_or(false))
             .collect();
         if irqs.is_empty() {
@@ -36,8 +36,8 @@ pub fn of_device(sysfs: &Sysfs, device: &str) -> Vec<u32> {
     Vec::new()
 }
 
-/// What the drivers call an interrupt: `eth1-rx-0`, `virtio1-input.0`; several where it is shared, none
-/// while nobody handles it.
+/// The drivers' names for an interrupt: `eth1-rx-0`, `virtio1-input.0`; several if it is shared, none
+/// without a handler.
 pub fn names(irq: u32) -> Vec<String> {
     let folder = fs::read_dir(format!("/proc/irq/{irq}")).into_iter().flatten().flatten();
     let mut names: Vec<String> = folder
@@ -53,18 +53,18 @@ pub fn affinity(irq: u32) -> Result<CpuList> {
     read(&format!("/proc/irq/{irq}/smp_affinity_list"))
 }
 
-/// The CPU it really goes to, one of [`affinity`] on most machines.
+/// The CPU it really goes to, on most machines one of [`affinity`].
 pub fn effective_affinity(irq: u32) -> Result<CpuList> {
     read(&format!("/proc/irq/{irq}/effective_affinity_list"))
 }
 
 fn read(path: &str) -> Result<CpuList> {
     let text = fs::read_to_string(path).map_err(|e| Error::os(format!("reading {path}"), e))?;
-    // Empty where no CPU has it yet.
+    // Empty before the interrupt has been assigned a CPU.
     if text.trim().is_empty() { Ok([].into_iter().collect()) } else { text.parse() }
 }
 
-/// Has an interrupt go to these CPUs.
+/// Moves an interrupt to these CPUs.
 ///
 /// # Errors
 /// [`Error::Os`]: `EIO` where the kernel manages the affinity itself, `EINVAL` for CPUs that are offline,

@@ -1,7 +1,7 @@
-//! irqbalance(1), the daemon that moves interrupts, and the ones it is told to leave alone. Changes what
-//! [`Irqbalance::ban`] is told to; what it was told ends with the daemon.
+//! irqbalance(1), the daemon that moves interrupts, and those that it leaves alone. Touches only the list that
+//! [`Irqbalance::ban`] sets, which is lost when the daemon ends.
 //!
-//! Source: irqbalance, `irqbalance.c` (`init_socket`, `sock_handle`), the way irqbalance-ui goes.
+//! Source: irqbalance, `irqbalance.c` (`init_socket`, `sock_handle`), the protocol of irqbalance-ui.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// It answers between two looks at the interrupts, which are up to its interval apart.
+/// It answers between two scans of the interrupts, which are up to its interval apart.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An irqbalance that runs.
+/// A running irqbalance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Irqbalance {
     /// Its PID.
@@ -22,7 +22,7 @@ pub struct Irqbalance {
 }
 
 impl Irqbalance {
-    /// The one that runs, if one does: unless told otherwise it moves interrupts back within 10 s.
+    /// The running one, if any. It moves an interrupt that is not banned back within 10 s.
     pub fn find() -> Option<Self> {
         let processes = fs::read_dir("/proc").ok()?.flatten();
         let pids = processes.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
@@ -32,46 +32,46 @@ impl Irqbalance {
         pids.into_iter().find(is_it).map(|pid| Irqbalance { pid })
     }
 
-    /// The interrupts it was told to leave alone.
+    /// The interrupts it leaves alone.
     ///
     /// # Errors
-    /// [`Error::Os`]: it has no socket, or does not answer this user, who is not root.
+    /// [`Error::Os`]: it has no socket, or does not answer because this user is not root.
     pub fn banned(self) -> Result<BTreeSet<u32>> {
-        let answer = self.say("setup")?;
+        let answer = self.send("setup")?;
         // SLEEP 10 IRQ 24 LOAD 0 DIFF 0 CLASS 5 IRQ … BANNED 00000000
         let words: Vec<&str> = answer.split_ascii_whitespace().collect();
         if words.first() != Some(&"SLEEP") {
-            let nothing = io::Error::other("it says nothing, as to users other than root");
-            return Err(Error::os(self.asking(), nothing));
+            let nothing = io::Error::other("it sent no answer, as to users other than root");
+            return Err(Error::os(self.doing(), nothing));
         }
         let irq = |pair: &[&str]| (pair[0] == "IRQ").then(|| pair[1].parse().ok()).flatten();
         Ok(words.windows(2).filter_map(irq).collect())
     }
 
-    /// Has it leave these interrupts alone, and no others.
+    /// Makes it leave these interrupts alone, and no others.
     ///
     /// # Errors
     /// As [`Irqbalance::banned`].
     pub fn ban(self, irqs: &BTreeSet<u32>) -> Result<()> {
         let list: Vec<String> = irqs.iter().map(u32::to_string).collect();
         let list = if list.is_empty() { "NONE".to_owned() } else { list.join(" ") };
-        self.say(&format!("settings ban irqs {list}")).map(drop)
+        self.send(&format!("settings ban irqs {list}")).map(drop)
     }
 
-    fn say(self, words: &str) -> Result<String> {
-        let talk = || {
+    fn send(self, command: &str) -> Result<String> {
+        let exchange = || {
             let path = format!("/run/irqbalance/irqbalance{}.sock", self.pid);
             let mut socket = UnixStream::connect(path)?;
             socket.set_read_timeout(Some(PATIENCE))?;
-            socket.write_all(words.as_bytes())?;
+            socket.write_all(command.as_bytes())?;
             let mut answer = String::new();
             socket.read_to_string(&mut answer)?;
             Ok(answer)
         };
-        talk().map_err(|e| Error::os(self.asking(), e))
+        exchange().map_err(|e| Error::os(self.doing(), e))
     }
 
-    fn asking(self) -> String {
-        format!("asking irqbalance (PID {}) what it leaves alone", self.pid)
+    fn doing(self) -> String {
+        format!("asking irqbalance (PID {}) which interrupts it leaves alone", self.pid)
     }
 }

@@ -30,9 +30,9 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// The kind of a software device: `veth`, `tun`, `vlan`, `bond`; none for hardware.
     pub kind: Option<String>,
-    /// How many receive queues it was made with.
+    /// The number of receive queues it was created with.
     pub rx_queues: u32,
-    /// The device it stands on or, for veth, its other end; see [`Lower`].
+    /// The device below it or, for veth, its other end; see [`Lower`].
     pub lower: Option<Lower>,
     /// The bridge, bond or team it is a port of.
     pub master: Option<u32>,
@@ -45,8 +45,8 @@ pub struct Link {
 pub struct Lower {
     /// Its index **in its own** network namespace.
     pub ifindex: u32,
-    /// That namespace, where it is another one: see [`crate::netns::find`]. Negative when the kernel
-    /// has no name for it here.
+    /// That namespace, if it is another one: see [`crate::netns::find`]. Negative if the namespace has no number
+    /// here.
     pub netns: Option<i32>,
 }
 
@@ -55,7 +55,7 @@ pub struct Lower {
 pub struct Xdp {
     /// Where it runs.
     pub mode: XdpMode,
-    /// Its id, as bpftool lists it; where several are attached, the kernel gives none.
+    /// Its id, as bpftool lists it; the kernel gives none if several are attached.
     pub program: Option<u32>,
 }
 
@@ -64,7 +64,7 @@ pub struct Xdp {
 pub enum XdpMode {
     /// In the driver.
     Driver,
-    /// After the kernel has made a packet buffer: any device, slower.
+    /// After the kernel has made an skb: works on any device, slower.
     Generic,
     /// In the hardware.
     Hardware,
@@ -113,7 +113,7 @@ impl Links {
     /// # Errors
     /// [`Error::NoDevice`].
     pub fn get(&mut self, name: &str) -> Result<Link> {
-        // The kernel refuses longer names (IFNAMSIZ), as ERANGE or EINVAL; there is no such device.
+        // The kernel refuses longer names (IFNAMSIZ) with ERANGE or EINVAL; no device can have one.
         if name.is_empty() || name.len() > 15 || name.contains('\0') {
             return Err(Error::NoDevice { name: name.into() });
         }
@@ -143,12 +143,12 @@ impl Links {
         links.into_iter().collect()
     }
 
-    /// The IPv4 and IPv6 addresses of a device; none also when there is no such device.
+    /// The IPv4 and IPv6 addresses of a device; empty if there is no such device.
     pub fn addresses(&mut self, ifindex: u32) -> Result<Vec<Address>> {
         let request = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::new());
         let mut addresses = Vec::new();
         let done = self.socket.request(&request, 0, |(header, attributes)| {
-            // On a point-to-point device IFA_ADDRESS is the peer's; IPv6 may send no IFA_LOCAL.
+            // On a point-to-point device IFA_ADDRESS is the peer's. IPv6 may send no IFA_LOCAL.
             let ip = attributes.get_local().or_else(|_| attributes.get_address());
             if let Ok(ip) = ip
                 && header.ifa_index == ifindex
@@ -189,7 +189,7 @@ fn read_link(header: &Ifinfomsg, attributes: IterableLinkAttrs<'_>) -> Result<Li
     })
 }
 
-/// VXLAN keeps its device among its own attributes.
+/// VXLAN has its lower device in an attribute of its own.
 fn vxlan_lower(info: &[u8]) -> Option<u32> {
     const IFLA_VXLAN_LINK: u16 = 3;
     if netlink::attribute(info, libc::IFLA_INFO_KIND)? != b"vxlan\0" {

@@ -1,4 +1,4 @@
-//! What kind of machine this is: virtual or not, what CPUs are set apart, SMT, how DMA is translated. Reads
+//! Facts about the machine: hypervisor, isolated CPUs, SMT, IOMMU. Reads
 //! only.
 //!
 //! Kernel source: `drivers/base/cpu.c`, `Documentation/ABI/testing/sysfs-kernel-iommu_groups`.
@@ -8,8 +8,8 @@ use std::fs;
 use crate::sysfs::Sysfs;
 use crate::topology::CpuList;
 
-/// The hypervisor this kernel runs under, as it calls itself (`KVM`, `VMware`, a product name); none on
-/// bare metal. A hypervisor that hides is not found.
+/// The name of the hypervisor below this kernel (`KVM`, `VMware`, a product name); none on
+/// bare metal. A hypervisor that hides itself is not found.
 pub fn hypervisor() -> Option<String> {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flagged = info.lines().any(|line| {
@@ -23,13 +23,13 @@ pub fn hypervisor() -> Option<String> {
     });
     match (flagged, kind.or(product)) {
         (true, name) => Some(name.unwrap_or_else(|| "a hypervisor".into())),
-        // Arm has no such flag.
+        // Arm has no such CPU flag.
         (false, Some(name)) if !info.contains("flags") => Some(name),
         _ => None,
     }
 }
 
-/// CPUs that ordinary threads are kept from (`isolcpus=`, isolated cpusets).
+/// CPUs on which ordinary threads do not run (`isolcpus=`, isolated cpusets).
 pub fn isolated() -> CpuList {
     list("/sys/devices/system/cpu/isolated")
 }
@@ -39,12 +39,12 @@ pub fn nohz_full() -> CpuList {
     list("/sys/devices/system/cpu/nohz_full")
 }
 
-/// Whether cores run two threads at once now.
+/// Whether SMT is active.
 pub fn smt_active() -> bool {
     line("/sys/devices/system/cpu/smt/active").is_some_and(|active| active == "1")
 }
 
-/// How a device's memory accesses are translated.
+/// The translation of a device's DMA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IommuGroup {
     /// The group's number.

@@ -1,5 +1,5 @@
 //! NAPI instances and queues over the generic netlink family `netdev`. Touches only what
-//! [`Netdev::set_napi`] is told to change.
+//! [`Netdev::set_napi`] changes.
 //!
 //! Kernel source: `net/core/netdev-genl.c`, `Documentation/netlink/specs/netdev.yaml`,
 //! `Documentation/networking/napi.rst`. Reading needs no permission; napi-set needs `CAP_NET_ADMIN`
@@ -23,22 +23,22 @@ pub struct Napi {
     pub id: NapiId,
     /// The device it belongs to.
     pub ifindex: u32,
-    /// Its interrupt number, if the driver tells; see [`crate::stat::IrqCounts::irq`].
+    /// Its interrupt number, if the driver reports it; see [`crate::stat::IrqCounts::irq`].
     pub irq: Option<u32>,
     /// Its kernel thread, while [`Napi::threaded`] is on.
     pub pid: Option<u32>,
-    /// How many empty polls in a row the interrupt stays masked (Linux 6.13).
+    /// How many empty polls in a row leave the interrupt masked (Linux 6.13).
     pub defer_hard_irqs: Option<u32>,
-    /// After how many **nanoseconds** the watchdog processes packets nobody polled for (Linux 6.13).
+    /// After how many **nanoseconds** a timer polls the queue if no thread has (Linux 6.13).
     pub gro_flush_timeout_ns: Option<u64>,
     /// How many **nanoseconds** interrupts stay suspended while epoll finds events and
     /// [`crate::EpollParams::prefer_busy_poll`] is set (Linux 6.13).
     pub irq_suspend_timeout_ns: Option<u64>,
-    /// Who runs the interrupt-driven polls (Linux 6.17).
+    /// What runs the interrupt-driven polls (Linux 6.17).
     pub threaded: Option<Threaded>,
 }
 
-/// Who runs a NAPI instance's interrupt-driven polls.
+/// What runs a NAPI instance's interrupt-driven polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Threaded {
@@ -72,10 +72,10 @@ impl Threaded {
     }
 }
 
-/// What to change of a NAPI instance; a `None` is left as it is.
+/// The settings of a NAPI instance to change; a `None` is left as it is.
 ///
-/// `gro_flush_timeout_ns` with `defer_hard_irqs` delays every packet nobody busy polls for: set them
-/// only together with polling, and take them back after it.
+/// `gro_flush_timeout_ns` with `defer_hard_irqs` delays every packet that no busy poll finds: set them
+/// only while a thread polls, and reset them afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiChange {
     /// See [`Napi::defer_hard_irqs`]; at most `i32::MAX`.
@@ -100,19 +100,19 @@ pub enum Direction {
 /// One queue of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Its index; receive and transmit queues are counted apart.
+    /// Its index; receive and transmit queues are numbered separately.
     pub id: u32,
     /// The device it belongs to.
     pub ifindex: u32,
     /// Receive or transmit.
     pub direction: Direction,
-    /// The NAPI instance that serves it, where the driver tells; veth, ixgbe, i40e and tun do not.
+    /// The NAPI instance that serves it, if the driver reports it; veth, ixgbe, i40e and tun do not.
     pub napi: Option<NapiId>,
     /// Whether an AF_XDP socket is bound to it (Linux 6.14).
     pub xsk: bool,
 }
 
-/// What a device's driver can do with XDP (`enum netdev_xdp_act`).
+/// What a device's driver supports of XDP (`enum netdev_xdp_act`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpFeatures(u64);
 
@@ -122,7 +122,7 @@ impl XdpFeatures {
         self.0 & 1 != 0
     }
 
-    /// AF_XDP sockets get the packet itself, not a copy of it.
+    /// AF_XDP sockets receive without a copy.
     pub fn zero_copy(self) -> bool {
         self.0 & 8 != 0
     }
@@ -155,7 +155,7 @@ impl Netdev {
             _ => e.into_error("asking for the netlink family netdev"),
         })?;
         let mut netdev = Netdev { socket, family };
-        // 6.3 to 6.7 have the family, but without NAPI instances in it; of nobody's id the others say ENOENT.
+        // 6.3 to 6.7 have the family, but no NAPI instances in it. Newer kernels answer ENOENT for an unused id.
         let mut request = Request::new().op_napi_get_do();
         request.encode().push_id(u32::MAX);
         match netdev.ask(&request, read_napi) {
@@ -183,7 +183,7 @@ impl Netdev {
     /// One NAPI instance.
     ///
     /// # Errors
-    /// [`Error::NoNapi`] when it is gone, or belongs to a device of another network namespace.
+    /// [`Error::NoNapi`] if it is gone, or belongs to a device of another network namespace.
     pub fn napi(&mut self, id: NapiId) -> Result<Napi> {
         let mut request = Request::new().op_napi_get_do();
         request.encode().push_id(id.get());
@@ -191,13 +191,13 @@ impl Netdev {
         found.into_iter().next().ok_or(Error::NoNapi { id: id.get() })
     }
 
-    /// Changes a NAPI instance (napi-set), after making sure that it belongs to the device named.
+    /// Changes a NAPI instance (napi-set), after a check that it belongs to the given device.
     ///
-    /// The device is named because an id alone is easily that of another device, even the machine's
-    /// own. The settings live as long as the instance; some drivers carry them over a reset.
+    /// The device is checked because the id may meanwhile be that of another device, even the machine's
+    /// own. The settings live as long as the instance; some drivers keep them over a reset.
     ///
     /// # Errors
-    /// [`Error::OtherDevice`] and nothing changed; [`Error::NoNapi`]; [`Error::Denied`] without
+    /// [`Error::OtherDevice`], with nothing changed; [`Error::NoNapi`]; [`Error::Denied`] without
     /// `CAP_NET_ADMIN` in the initial user namespace; [`Error::Os`] `ERANGE` for a mode the kernel does
     /// not know.
     pub fn set_napi(&mut self, ifindex: u32, id: NapiId, change: NapiChange) -> Result<()> {
@@ -263,7 +263,7 @@ impl Netdev {
         self.ask(&request, read).map_err(|e| no_device(e, "queue-get", ifindex))?
     }
 
-    /// What the driver can do with XDP (dev-get).
+    /// What the driver supports of XDP (dev-get).
     ///
     /// # Errors
     /// [`Error::NoDevice`].
@@ -276,7 +276,7 @@ impl Netdev {
         Ok(XdpFeatures(found.into_iter().next().unwrap_or(0)))
     }
 
-    /// Sends a request and reads every reply.
+    /// Sends a request and reads all replies.
     fn ask<R: NetlinkRequest, T>(
         &mut self,
         request: &R,

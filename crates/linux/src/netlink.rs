@@ -1,5 +1,5 @@
-//! One request and its replies over a netlink socket. Knows framing, acknowledgements and errors; what
-//! the payload means belongs to the callers.
+//! One request and its replies over a netlink socket. Handles framing, acknowledgements and errors; the
+//! callers interpret the payload.
 //!
 //! Kernel source: `net/netlink/af_netlink.c`, `Documentation/userspace-api/netlink/intro.rst`.
 
@@ -40,7 +40,7 @@ impl Refused {
         self.errno
     }
 
-    /// As an error of this crate, for those the caller has no better name for.
+    /// As an error of this crate, if the caller has no more specific one.
     pub(crate) fn into_error(self, doing: impl Into<String>) -> Error {
         let mut doing = doing.into();
         if let Some(message) = self.message {
@@ -94,8 +94,8 @@ impl Socket {
         Ok(Socket { fd, sequence: 0, buffer: vec![0; BUFFER] })
     }
 
-    /// Sends a request of generated bindings and hands every reply to `each`. `family` is the message
-    /// type where the request does not know it, that is for generic netlink.
+    /// Sends a request of the generated bindings and passes every reply to `each`. `family` is the message
+    /// type of a generic netlink request, which the bindings do not know.
     pub(crate) fn request<R: NetlinkRequest>(
         &mut self,
         request: &R,
@@ -125,7 +125,7 @@ impl Socket {
                 return Err(io::Error::from_raw_os_error(libc::EMSGSIZE).into());
             };
             for message in Messages(received) {
-                // What is left over from a request that failed half-way is not ours.
+                // Replies left over from a request that failed half-way.
                 if message.sequence != self.sequence {
                     continue;
                 }
@@ -146,7 +146,7 @@ struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Of a message that ends a request: an acknowledgement (error 0), a refusal, or the end of a dump,
+    /// The result of a message that ends a request: an acknowledgement (error 0), a refusal, or the end of a dump,
     /// which can be a refusal too.
     fn outcome(&self) -> Result<(), Refused> {
         let code = match self.body.first_chunk() {
@@ -156,7 +156,7 @@ impl Message<'_> {
         if code == 0 {
             return Ok(());
         }
-        // An error repeats the request's header (NETLINK_CAP_ACK: no more of it), a done does not.
+        // An error message repeats the request's header (only that, with NETLINK_CAP_ACK); a done message does not.
         let skip = if i32::from(self.kind) == libc::NLMSG_ERROR { ERROR_BODY } else { 4 };
         const NLMSGERR_ATTR_MSG: u16 = 1;
         let message = attribute(self.body.get(skip..).unwrap_or_default(), NLMSGERR_ATTR_MSG)
@@ -166,7 +166,7 @@ impl Message<'_> {
     }
 }
 
-/// The messages of one receive; ends at the first that is not whole.
+/// The messages of one receive; stops at the first incomplete one.
 struct Messages<'a>(&'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {

@@ -1,8 +1,8 @@
-//! Which network namespace this thread is in, and which is behind the number by which a device names it
-//! (`IFLA_LINK_NETNSID`) or a file (`/proc/PID/ns/net`); and doing something inside one. Reads only.
+//! Network namespaces: the calling thread's, the one behind the number by which a device refers to it
+//! (`IFLA_LINK_NETNSID`) or behind a file (`/proc/PID/ns/net`); and running code inside one. Reads only.
 //!
-//! The kernel's numbers hold in one namespace only and name no file, so every namespace that can be
-//! seen is asked for its number: those with a name, those of processes, those held by a descriptor.
+//! The kernel's numbers are valid in one namespace only and lead to no file, so every visible namespace is
+//! asked for its number: named ones, those of processes, those held by a descriptor.
 //!
 //! Kernel source: `net/core/net_namespace.c` (`rtnl_net_getid`).
 
@@ -21,9 +21,9 @@ use crate::error::{Error, Result};
 use crate::netlink::{self, Socket};
 use crate::sys;
 
-/// A number for the calling thread's network namespace that no other has while the machine runs; the
-/// initial one's is small. Before Linux 5.14, which has no such number, that of the namespace's file: no
-/// other living namespace has it.
+/// A number of the calling thread's network namespace that no other gets while the machine runs; the
+/// initial one's is small. Before Linux 5.14, which introduced it, the inode number of the namespace's file, which is
+/// unique among the living namespaces.
 ///
 /// # Errors
 /// [`Error::Os`] where neither a socket nor `/proc` can be had.
@@ -35,11 +35,11 @@ pub fn cookie() -> Result<u64> {
     })
 }
 
-/// A file by which the namespace with this number, as seen from the calling thread's own, can be
-/// opened: `/run/netns/NAME`, `/proc/PID/ns/net`, `/proc/PID/fd/N`. None if nothing that this user
-/// may look at shows it.
+/// A file that opens the namespace with this number, as seen from the calling thread's
+/// own: `/run/netns/NAME`, `/proc/PID/ns/net`, `/proc/PID/fd/N`. None if no file that this user
+/// may read leads to it.
 pub fn find(number: i32) -> Option<PathBuf> {
-    // -1, "not assigned", is also the kernel's answer for every namespace without a number.
+    // -1, "not assigned", is also the kernel's answer for a namespace without a number.
     if number < 0 {
         return None;
     }
@@ -63,8 +63,8 @@ pub fn find(number: i32) -> Option<PathBuf> {
         .or_else(|| held().find(|p| is_it(p)))
 }
 
-/// A file by which the namespace with this inode number, that of `/proc/PID/ns/net`, can be opened. None
-/// if nothing that this user may look at shows it.
+/// A file that opens the namespace with this inode number, that of `/proc/PID/ns/net`. None
+/// if no file that this user may read leads to it.
 pub fn with_inode(inode: u32) -> Option<PathBuf> {
     let is_it = |path: &PathBuf| fs::metadata(path).is_ok_and(|m| m.ino() == u64::from(inode));
     let link = format!("net:[{inode}]");
@@ -72,14 +72,14 @@ pub fn with_inode(inode: u32) -> Option<PathBuf> {
     let processes = || entries("/proc").filter(|p| is_number(p));
     let threads = |p: PathBuf| entries(p.join("task")).map(|t| t.join("ns/net"));
     let first = || entries("/run/netns").find(is_it);
-    // Threads have namespaces of their own, and a descriptor can be all that holds one.
+    // A thread may have a namespace of its own, and a descriptor may be all that holds one.
     first()
         .or_else(|| processes().map(|p| p.join("ns/net")).find(links_to_it))
         .or_else(|| processes().flat_map(threads).find(links_to_it))
         .or_else(|| processes().flat_map(|p| entries(p.join("fd"))).find(links_to_it))
 }
 
-/// The inode number of the calling thread's network namespace, as of `/proc/PID/ns/net`.
+/// The inode number of the calling thread's network namespace, that of `/proc/PID/ns/net`.
 ///
 /// # Errors
 /// [`Error::Os`] without `/proc`.
@@ -92,8 +92,8 @@ pub fn inode() -> Result<u32> {
     })
 }
 
-/// The inode number of every network namespace that has a name or some process in it, as far as this
-/// user may look.
+/// The inode number of every network namespace that has a name or a process in it, as far as this
+/// user may read them.
 pub fn inhabited() -> HashSet<u32> {
     let named =
         entries("/run/netns").filter_map(|p| u32::try_from(fs::metadata(p).ok()?.ino()).ok());
@@ -105,7 +105,7 @@ pub fn inhabited() -> HashSet<u32> {
 }
 
 /// The [`cookie`] of every network namespace that has a name, or a thread in it, or a descriptor that holds it. None
-/// to those from whom most are hidden: all but root, and who is in another PID namespace than the machine's.
+/// if not all are visible: without root, and in a PID namespace other than the machine's.
 pub fn cookies() -> Option<HashSet<u64>> {
     // PROC_PID_INIT_INO, include/linux/proc_ns.h.
     const PID_NS_INIT_INO: u64 = 0xEFFF_FFFC;
@@ -120,12 +120,12 @@ pub fn cookies() -> Option<HashSet<u64>> {
         link.as_os_str().as_encoded_bytes().starts_with(b"net:[") && seen.insert(link)
     };
     let shown = threads().chain(held()).filter(|path| is_new(path)).chain(entries("/run/netns"));
-    // Those that fail have ended meanwhile.
+    // A namespace that cannot be entered has ended meanwhile.
     Some(shown.filter_map(|path| enter(&path, cookie).ok()?.ok()).collect())
 }
 
-/// Runs `work` inside the namespace that `path` leads to, on a thread of its own; the calling thread
-/// stays where it is. Where that is the same namespace no permission is needed.
+/// Runs `work` inside the namespace of `path`, on a thread of its own; the calling thread
+/// stays in its namespace. No permission is needed if both are the same.
 ///
 /// # Errors
 /// [`Error::Denied`] without `CAP_SYS_ADMIN` over the namespace; [`Error::Os`] where `path` cannot be

@@ -19,7 +19,7 @@ pub struct Node {
     pub cpus: CpuList,
 }
 
-/// The nodes with CPUs, ascending; a machine that names none is one node.
+/// The nodes with CPUs, ascending; a machine that reports none is one node.
 pub fn nodes() -> Result<Vec<Node>> {
     let folder = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
     let mut nodes: Vec<Node> = folder
@@ -36,23 +36,23 @@ pub fn nodes() -> Result<Vec<Node>> {
     Ok(nodes)
 }
 
-/// The node a device's bus belongs to; none for software devices and where the firmware does not say.
+/// The node of a device's bus; none for software devices and if the firmware does not report it.
 pub fn of_device(sysfs: &Sysfs, device: &str) -> Option<u32> {
     ["device/numa_node", "device/../numa_node"]
         .iter()
         .find_map(|name| sysfs.attribute(device, name)?.parse().ok())
 }
 
-/// Bytes copied in a row: more than a core's own caches hold.
+/// Bytes copied in a row: more than a core's private caches hold.
 const COPIED: usize = 32 << 20;
-/// Bytes timed at once: so few that most are copied without an interruption.
+/// Bytes timed together: few enough that most pieces are copied without an interruption.
 const TIMED: usize = 1 << 20;
-/// After which no further round of copying begins.
+/// No further round of copying begins after this time.
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// How fast a thread on `cpu` copies memory that a thread on `memory_cpu` touched first, in bytes
-/// per second: what the fastest quarter of 96 pieces of 1 MiB reached, because neighbours can only
-/// take from it; of fewer pieces where 96 take longer than 100 ms. Takes some 30 ms on a real machine.
+/// per second: the rate of the fastest quarter of 96 pieces of 1 MiB, because other load only makes
+/// them slower; fewer pieces if 96 take longer than 100 ms. Takes some 30 ms on a real machine.
 ///
 /// # Errors
 /// [`Error::NoCpu`] for a CPU this process may not use.
@@ -77,7 +77,7 @@ pub fn copy_bandwidth(cpu: u32, memory_cpu: u32) -> Result<u64> {
     })
 }
 
-/// Runs `work` on a thread of its own, pinned.
+/// Runs `work` on a thread of its own, pinned to `cpu`.
 fn on_cpu<R: Send>(cpu: u32, work: impl FnOnce() -> R + Send) -> Result<R> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()

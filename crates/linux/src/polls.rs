@@ -1,5 +1,5 @@
-//! Whether Linux can busy poll for a socket or an epoll instance, and if not, why: the one place that knows. `busypoll
-//! doctor` words it as findings, `busypoll attach` as reasons to leave a descriptor alone, or to warn.
+//! Whether Linux can busy poll for a socket or an epoll instance, and if not, why. All rules are here. `busypoll
+//! doctor` words them as findings, `busypoll attach` as reasons to leave a descriptor alone, or to warn.
 //!
 //! Kernel source: `include/net/busy_poll.h`, `net/core/dev.c` (`napi_busy_loop`), `fs/eventpoll.c` (`ep_busy_loop_on`,
 //! `ep_set_busy_poll_napi_id`), `fs/select.c`, `net/tls/tls_sw.c`, `net/mptcp/protocol.c`.
@@ -10,15 +10,15 @@ use std::os::fd::RawFd;
 /// The kinds of socket that busy polling treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// TCP, a connection or about to be one.
+    /// TCP, connected or not yet.
     Tcp,
     /// TCP with kTLS.
     Ktls,
-    /// Accepts connections; they inherit its options.
+    /// A listener; accepted connections inherit its options.
     Listener,
     /// UDP with a peer.
     Connected,
-    /// UDP without.
+    /// UDP without a peer.
     Unconnected,
     /// MPTCP.
     Mptcp,
@@ -26,7 +26,7 @@ pub enum Class {
     Raw,
     /// AF_XDP.
     Xdp,
-    /// Of no family that packets reach: AF_UNIX and others.
+    /// A family without network packets: AF_UNIX and others.
     NoPackets,
     /// SCTP and others.
     Other,
@@ -41,7 +41,7 @@ impl Class {
     }
 }
 
-/// What of a socket decides its class.
+/// The facts that decide a socket's class.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind<'a> {
     /// `AF_…`.
@@ -50,15 +50,15 @@ pub struct Kind<'a> {
     pub kind: u32,
     /// `IPPROTO_…`.
     pub protocol: u32,
-    /// It listens.
+    /// Whether it listens.
     pub listening: bool,
-    /// It is connected.
+    /// Whether it is connected.
     pub connected: bool,
-    /// What is stacked on TCP: `tls`.
+    /// The upper layer protocol on TCP: `tls`.
     pub ulp: &'a str,
 }
 
-/// What a socket is.
+/// The class of a socket.
 #[must_use]
 pub fn class(socket: Kind<'_>) -> Class {
     match i32::try_from(socket.family) {
@@ -80,8 +80,8 @@ pub fn class(socket: Kind<'_>) -> Class {
     }
 }
 
-/// Whether a socket's packets go over the loopback device, as far as its addresses tell. A connection to any other
-/// address of this host has that address at both ends (`ip_route_output_key_hash_rcu`), unless it was bound to a third.
+/// Whether a socket's packets go over the loopback device, as far as its addresses show. A connection to another
+/// local address has that address at both ends (`ip_route_output_key_hash_rcu`), unless it was bound to a third one.
 #[must_use]
 pub fn loops(local: Option<SocketAddr>, peer: Option<SocketAddr>) -> bool {
     let [local, peer] = [local, peer].map(|end| end.map(|end| end.ip().to_canonical()));
@@ -98,11 +98,11 @@ pub enum Queue {
     Alive,
     /// Its NAPI instance is gone.
     Dead,
-    /// It cannot be told.
+    /// Not known.
     Unknown,
 }
 
-/// How packets of a socket are waited for.
+/// How threads wait for packets of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// In receive calls, asleep or not.
@@ -113,9 +113,9 @@ pub enum Way {
         fd: RawFd,
         /// Whether waits there poll; `None` where net.core.busy_poll decides it and cannot be seen.
         polls: Option<bool>,
-        /// Nobody waits in it but through this one, which watches it.
+        /// Threads wait in it only through this instance, which watches it.
         through: Option<RawFd>,
-        /// Its waits have a timeout of 0.
+        /// Every wait there has a timeout of 0.
         spins: bool,
     },
     /// In poll or select.
@@ -125,24 +125,24 @@ pub enum Way {
         /// Whether a ring of the program busy polls.
         polls: bool,
     },
-    /// Not at all, as far as is seen.
+    /// Not at all, as far as was seen.
     Nobody,
 }
 
-/// A socket as it stands.
+/// The facts about a socket that decide whether it is polled.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// What it is.
+    /// Its class.
     pub class: Class,
-    /// SO_BUSY_POLL or SO_PREFER_BUSY_POLL is set.
+    /// Whether SO_BUSY_POLL or SO_PREFER_BUSY_POLL is set.
     pub option: bool,
-    /// Its packets do not leave the host.
+    /// Whether its packets go over loopback.
     pub loops: bool,
     /// The queue it has learnt.
     pub queue: Queue,
-    /// How it is waited for.
+    /// How threads wait for it.
     pub way: Way,
-    /// net.core.busy_poll; `None` where it cannot be seen, which is not 0.
+    /// net.core.busy_poll; `None` if it cannot be seen, which does not mean 0.
     pub host_busy_poll: Option<u32>,
 }
 
@@ -151,7 +151,7 @@ pub struct Facts {
 pub enum Obstacle {
     /// Its family has no receive queue.
     NoPackets,
-    /// MPTCP takes the option and never polls.
+    /// MPTCP accepts the option but never polls.
     Mptcp,
     /// Such sockets learn no NAPI instance.
     LearnsNothing,
@@ -159,13 +159,13 @@ pub enum Obstacle {
     Loops,
     /// Receiving through kTLS does not poll.
     Ktls,
-    /// It is waited for in an epoll instance, which does not poll.
+    /// Threads wait in an epoll instance that does not poll.
     EpollSilent(RawFd),
-    /// It is waited for through an epoll instance that watches another, which nothing can poll.
+    /// Threads wait through an epoll instance that watches another, which no setting makes poll.
     Nested {
-        /// Watches the socket.
+        /// The instance that watches the socket.
         inner: RawFd,
-        /// Is waited in.
+        /// The instance that threads wait in.
         outer: RawFd,
     },
     /// epoll_wait with a timeout of 0 does not poll.
@@ -178,26 +178,26 @@ pub enum Obstacle {
     UringSilent,
     /// It has learnt no NAPI id.
     NoId,
-    /// The NAPI instance it has learnt is gone, until the next packet.
+    /// The NAPI instance it has learnt is gone; the next packet brings another id.
     Dead,
-    /// The same, and it keeps that id: it learns from its first packet only.
+    /// The same, but it keeps that id, as it learns only from its first packet.
     DeadForever,
 }
 
-/// What nature forbids: such a socket cannot be busy polled whatever is set.
+/// The obstacle that no setting removes.
 #[must_use]
 pub fn by_nature(class: Class, loops: bool) -> Option<Obstacle> {
     match class {
         Class::NoPackets => Some(Obstacle::NoPackets),
         Class::Mptcp => Some(Obstacle::Mptcp),
         Class::Raw | Class::Other => Some(Obstacle::LearnsNothing),
-        // What a listener accepts may come from anywhere.
+        // A listener on any address may accept connections from other hosts.
         _ if loops && class != Class::Listener => Some(Obstacle::Loops),
         _ => None,
     }
 }
 
-/// What is in the way of its way of waiting.
+/// The obstacle in how threads wait for the socket.
 #[must_use]
 pub fn of_waiting(facts: &Facts) -> Option<Obstacle> {
     match facts.way {
@@ -217,7 +217,7 @@ pub fn of_waiting(facts: &Facts) -> Option<Obstacle> {
     }
 }
 
-/// What is in the way of the queue it would poll.
+/// The obstacle in the queue it would poll.
 #[must_use]
 pub fn of_queue(class: Class, queue: Queue) -> Option<Obstacle> {
     match queue {
@@ -229,11 +229,11 @@ pub fn of_queue(class: Class, queue: Queue) -> Option<Obstacle> {
 }
 
 impl std::fmt::Display for Obstacle {
-    /// As `busypoll attach` says it.
+    /// The words of `busypoll attach`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let words = match self {
             Obstacle::NoPackets => "has no receive queue",
-            Obstacle::Mptcp => "MPTCP takes the option and never polls",
+            Obstacle::Mptcp => "MPTCP accepts the option but never polls",
             Obstacle::LearnsNothing => "this protocol learns no NAPI instance",
             Obstacle::Loops => "loopback: its packets come from no device's queue",
             Obstacle::Ktls => "a receive through kernel TLS does not poll",
@@ -249,7 +249,7 @@ impl std::fmt::Display for Obstacle {
             Obstacle::EpollSpins(fd) => {
                 return write!(
                     f,
-                    "is looked at in epoll {fd} with a timeout of 0, which never polls"
+                    "is checked in epoll {fd} with a timeout of 0, which never polls"
                 );
             }
             Obstacle::PollSilent => {
@@ -257,13 +257,13 @@ impl std::fmt::Display for Obstacle {
                  such setting"
             }
             Obstacle::HostUnseen => {
-                "whether its waits poll is for net.core.busy_poll to say, which cannot be seen from this network \
+                "whether its waits poll depends on net.core.busy_poll, which cannot be seen from this network \
                  namespace"
             }
             Obstacle::UringSilent => "the program waits in an io_uring that does not busy poll",
             Obstacle::NoId => {
                 "no packet has brought it a NAPI id yet: until one does it polls nothing (`busypoll doctor --pid` \
-                 tells whether its device gives any)"
+                 shows whether its device gives any)"
             }
             Obstacle::Dead => {
                 "the NAPI instance it learnt is gone; it polls nothing until it learns another"

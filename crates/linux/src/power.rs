@@ -1,4 +1,4 @@
-//! How fast CPUs run and how deep they sleep: cpufreq, cpuidle, and what holds them awake. Reads only.
+//! How fast CPUs run and how deep they idle: cpufreq, cpuidle, and latency limits. Reads only.
 //!
 //! Kernel source: `Documentation/admin-guide/pm/cpufreq.rst`, `cpuidle.rst`, `drivers/cpuidle/sysfs.c`,
 //! `kernel/power/qos.c`.
@@ -18,13 +18,13 @@ pub struct IdleState {
     pub index: u32,
     /// Its name: `POLL`, `C1`, `C6`.
     pub name: String,
-    /// How long waking up from it takes at worst, in microseconds.
+    /// Its exit latency, in microseconds.
     pub latency_us: u32,
     /// Whether it is switched off.
     pub disabled: bool,
 }
 
-/// The frequency governor of every CPU that has one, CPUs of one governor together.
+/// The frequency governors, each with the CPUs that have it.
 pub fn governors(cpus: &CpuList) -> BTreeMap<String, CpuList> {
     let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for cpu in cpus.iter() {
@@ -41,7 +41,7 @@ pub fn available_governors(cpu: u32) -> Vec<String> {
     list.unwrap_or_default().split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-/// The idle states of a CPU, the lightest first; none where the kernel leaves sleeping to a hypervisor.
+/// The idle states of a CPU, the lightest first; none if a hypervisor manages idling.
 pub fn idle_states(cpu: u32) -> Vec<IdleState> {
     let folder = format!("{SYSFS}/cpu{cpu}/cpuidle");
     let indexes = (0..).take_while(|i| fs::exists(format!("{folder}/state{i}")).unwrap_or(false));
@@ -58,18 +58,18 @@ pub fn idle_states(cpu: u32) -> Vec<IdleState> {
         .collect()
 }
 
-/// What manages idling, such as `intel_idle` or `haltpoll`; `none` where nothing does.
+/// The driver of cpuidle, such as `intel_idle` or `haltpoll`; `none` if there is none.
 pub fn idle_driver() -> Option<String> {
     read(&format!("{SYSFS}/cpuidle/current_driver"))
 }
 
-/// The longest wake-up that all programs together allow a CPU, in microseconds (`/dev/cpu_dma_latency`);
-/// none where nobody has asked or this user may not know. Reading it needs root.
+/// The longest wake-up latency that all programs together allow, in microseconds (`/dev/cpu_dma_latency`);
+/// none if no program has set a limit or this user may not read it. Reading it needs root.
 pub fn allowed_latency_us() -> Option<u32> {
-    // PM_QOS_CPU_LATENCY_DEFAULT_VALUE: nobody has asked.
+    // PM_QOS_CPU_LATENCY_DEFAULT_VALUE: no limit is set.
     const DEFAULT: i32 = 2_000_000_000;
     let mut bytes = [0; 4];
-    // The descriptor is a request of its own while it is open, for the default, which asks nothing.
+    // While open, the descriptor is a request itself, but for the default, which sets no limit.
     File::open("/dev/cpu_dma_latency").ok()?.read_exact(&mut bytes).ok()?;
     let value = i32::from_ne_bytes(bytes);
     (value != DEFAULT).then(|| u32::try_from(value).ok()).flatten()

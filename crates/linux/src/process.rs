@@ -1,8 +1,8 @@
-//! Another process: its sockets and epoll instances, taken by pidfd_getfd(2), and how its threads wait.
-//! Changes nothing in it; what is done to a descriptor that was taken is done to the process's too.
+//! Another process: its sockets and epoll instances, duplicated by pidfd_getfd(2), and how its threads wait.
+//! Changes nothing in it; but a change to a duplicated descriptor's file affects the process too.
 //!
-//! Who may look is decided by `ptrace_may_access` (`kernel/ptrace.c`): the same user, of a process that is
-//! dumpable, or `CAP_SYS_PTRACE` in the process's user namespace.
+//! Access is decided by `ptrace_may_access` (`kernel/ptrace.c`): the same user and a dumpable process, or
+//! `CAP_SYS_PTRACE` in the process's user namespace.
 //!
 //! Kernel source: `kernel/pid.c` (`pidfd_getfd`), `fs/proc/fd.c`, `fs/eventpoll.c` (`ep_show_fdinfo`).
 
@@ -27,7 +27,7 @@ mod watch;
 pub use waits::{Thread, Wait};
 pub use watch::Watch;
 
-/// A process, held by a pidfd: whatever else gets its number later is not taken for it.
+/// A process, held by a pidfd: a later process with the same PID is not mistaken for it.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -35,7 +35,7 @@ pub struct Process {
     start_time: u64,
 }
 
-/// A descriptor that busy polling has to do with.
+/// A descriptor that busy polling can apply to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Its number in the process.
@@ -44,25 +44,25 @@ pub struct Descriptor {
     pub kind: Kind,
 }
 
-/// What a descriptor is, by its link in `/proc/PID/fd`.
+/// The kind of a descriptor, by its link in `/proc/PID/fd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A socket of any family, with the number in `socket:[…]`.
     Socket {
-        /// The same for every descriptor of the socket; used again only after it has gone.
+        /// The same for every descriptor of the socket; reused only after the socket is gone.
         inode: u64,
     },
     /// An epoll instance.
     Epoll,
     /// An io_uring.
     Uring,
-    /// What a process of `busypoll run` has while it drives an interface's queues itself: the ledger of its sockets in
-    /// the stack plane (`stack::ledger`). The library keeps it from children.
+    /// A process of `busypoll run` that drives an interface's queues itself has this: the ledger of its sockets in
+    /// the stack plane (`stack::ledger`). The library does not pass it on to children.
     StackPlane,
 }
 
 impl Process {
-    /// Takes hold of a process.
+    /// Opens a pidfd of a process.
     ///
     /// ```
     /// use busypoll_linux::process::{Kind, Process};
@@ -77,8 +77,8 @@ impl Process {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoProcess`], also for the number of a thread that leads no process and for a process
-    /// that has ended and waits for its parent.
+    /// [`Error::NoProcess`], also for the number of a thread other than the first, and for a
+    /// zombie.
     pub fn open(pid: u32) -> Result<Self> {
         let gone = || Error::NoProcess { pid };
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
@@ -91,7 +91,7 @@ impl Process {
         })?;
         let start_time = stat(pid).ok_or_else(gone)?.start_time;
         let process = Process { pid, pidfd, start_time };
-        // The number could have passed to another process before its time was read.
+        // The PID could have passed to another process before its start time was read.
         if process.is_alive() { Ok(process) } else { Err(gone()) }
     }
 
@@ -100,8 +100,8 @@ impl Process {
         self.pid
     }
 
-    /// When it started, in clock ticks since boot (`/proc/PID/stat`): with the number this names a
-    /// process for the time the machine runs.
+    /// When it started, in clock ticks since boot (`/proc/PID/stat`): with the PID this identifies a
+    /// process while the machine runs.
     pub fn start_time(&self) -> u64 {
         self.start_time
     }
@@ -112,10 +112,10 @@ impl Process {
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0) | Err(rustix::io::Errno::INTR))
     }
 
-    /// What it has open that busy polling has to do with, by ascending number.
+    /// Its open descriptors that busy polling can apply to, by ascending number.
     ///
     /// # Errors
-    /// [`Error::Denied`] where this user may not look; [`Error::NoProcess`] once it has ended.
+    /// [`Error::Denied`] if this user has no access; [`Error::NoProcess`] once it has ended.
     pub fn descriptors(&self) -> Result<Vec<Descriptor>> {
         let folder = self.path("fd");
         let entries = fs::read_dir(&folder).map_err(|e| self.explain("listing", e))?;
@@ -123,7 +123,7 @@ impl Process {
         for entry in entries {
             let entry = entry.map_err(|e| self.explain("listing", e))?;
             let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            // One that was closed meanwhile has no link any more.
+            // A descriptor closed meanwhile has no link any more.
             let link = fs::read_link(entry.path());
             if let (Some(fd), Ok(link)) = (number, link)
                 && let Some(kind) = kind_of(&link)
@@ -131,7 +131,7 @@ impl Process {
                 found.push(Descriptor { fd, kind });
             }
         }
-        // It ends a process to lose the folder, but a folder of one that ends reads as empty.
+        // The folder of a process that is ending reads as empty.
         if found.is_empty() && !self.is_alive() {
             return Err(Error::NoProcess { pid: self.pid });
         }
@@ -139,15 +139,15 @@ impl Process {
         Ok(found)
     }
 
-    /// What the descriptor is now; `None` if it is closed or of no kind that matters.
+    /// The current kind of a descriptor; `None` if it is closed or of another kind.
     pub fn kind(&self, fd: RawFd) -> Option<Kind> {
         kind_of(&fs::read_link(self.path("fd").join(fd.to_string())).ok()?)
     }
 
     /// A descriptor of ours for the same open file; `None` if it is closed there.
     ///
-    /// The number may have passed to another file since it was listed: whoever cares compares what was
-    /// taken, a socket by [`crate::socket::cookie`] and [`kind_of_own`], an epoll by [`watches_of_own`].
+    /// The number may have been reused since it was listed. To make sure, compare the duplicate: a
+    /// socket by [`crate::socket::cookie`] and [`kind_of_own`], an epoll by [`watches_of_own`].
     ///
     /// # Errors
     /// [`Error::Denied`], [`Error::NoProcess`]; [`Error::Unsupported`] before Linux 5.6.
@@ -163,7 +163,7 @@ impl Process {
     }
 
     /// What one of its epoll instances watches, by ascending number; `None` if the descriptor is closed.
-    /// One that is no epoll instance has an empty list, as has an instance that watches nothing.
+    /// Empty also if it is not an epoll instance.
     pub fn watches(&self, fd: RawFd) -> Option<Vec<Watch>> {
         watch::read(&self.path("fdinfo").join(fd.to_string()))
     }
@@ -179,19 +179,19 @@ impl Process {
             .ok_or(Error::NoProcess { pid: self.pid })
     }
 
-    /// How a thread of it waits that is in a system call with these arguments, whoever told so
-    /// (`linux::bpf::threads`).
+    /// The wait of a thread of this process that is in a system call with these arguments, as
+    /// `linux::bpf::threads` reports it.
     pub fn wait_in(&self, number: i64, args: &[u64; 6]) -> Wait {
         waits::of_call(&self.path(""), number, args)
     }
 
-    /// The program it runs: its executable; without permission its name alone.
+    /// Its executable; without permission only its name.
     pub fn program(&self) -> PathBuf {
         let name = || fs::read_to_string(self.path("comm")).unwrap_or_default().trim_end().into();
         fs::read_link(self.path("exe")).unwrap_or_else(|_| name())
     }
 
-    /// The path it was started by, which may be a link to that, or a script that it reads; `None` without permission.
+    /// The path it was started by, which may be a symbolic link or a script; `None` without permission.
     pub fn called(&self) -> Option<PathBuf> {
         called::called(&self.path(""))
     }
@@ -208,7 +208,7 @@ impl Process {
         all().into_iter().filter(ours).collect()
     }
 
-    /// The network namespace of its main thread; what it has opened elsewhere before stays elsewhere.
+    /// The network namespace of its main thread; sockets opened earlier may be in another one.
     ///
     /// # Errors
     /// [`Error::Denied`], [`Error::NoProcess`].
@@ -217,8 +217,8 @@ impl Process {
         File::open(self.path("ns/net")).map_err(e)
     }
 
-    /// Whether its main thread is in the calling thread's network namespace; `None` if this user may
-    /// not know.
+    /// Whether its main thread is in the calling thread's network namespace; `None` without
+    /// permission.
     pub fn shares_our_netns(&self) -> Option<bool> {
         let theirs = fs::metadata(self.path("ns/net")).ok()?;
         let ours = fs::metadata("/proc/thread-self/ns/net").ok()?;
@@ -269,40 +269,40 @@ impl AsFd for Process {
     }
 }
 
-/// How a process or thread stands in the scheduler, and by which rules it runs.
+/// The scheduler state of a process or thread, and its real-time priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// `R`, `S`, `D`, `T` (stopped), `t` (stopped by a tracer), `Z` (ended, and its parent has not asked), ….
+pub struct SchedState {
+    /// `R`, `S`, `D`, `T` (stopped), `t` (stopped by a tracer), `Z` (zombie), ….
     pub state: char,
-    /// The priority of `SCHED_FIFO` and `SCHED_RR`, 1 to 99; 0 for all others.
+    /// The priority under `SCHED_FIFO` and `SCHED_RR`, 1 to 99; else 0.
     pub real_time: u32,
 }
 
-/// How a thread stands, the first of a process by the process's number; `None` once it has gone.
-pub fn standing(tid: u32) -> Option<Standing> {
+/// The state of a thread; a PID means its first thread. `None` if it has ended.
+pub fn sched_state(tid: u32) -> Option<SchedState> {
     let stat = fs::read(format!("/proc/{tid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     // Fields 3 and 40 of proc_pid_stat(5).
     let state = fields.next()?.chars().next()?;
-    Some(Standing { state, real_time: fields.nth(36)?.parse().ok()? })
+    Some(SchedState { state, real_time: fields.nth(36)?.parse().ok()? })
 }
 
-/// What a descriptor of our own is.
+/// The kind of a descriptor of our own.
 pub fn kind_of_own(fd: impl AsFd) -> Option<Kind> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     kind_of(&fs::read_link(path).ok()?)
 }
 
-/// What an epoll instance of our own watches; one taken from another process watches what it did there,
-/// by that process's numbers.
+/// What an epoll instance of our own watches; one that was duplicated from another process watches the same, with
+/// that process's numbers.
 pub fn watches_of_own(fd: impl AsFd) -> Option<Vec<Watch>> {
     let path = format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd());
     watch::read(Path::new(&path))
 }
 
-/// The processes of this machine that can be seen here, by ascending number.
+/// All processes that are visible here, by ascending PID.
 pub fn all() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> =
@@ -311,16 +311,16 @@ pub fn all() -> Vec<u32> {
     pids
 }
 
-/// What is read of `/proc/PID/stat`.
+/// Fields of `/proc/PID/stat`.
 struct Stat {
     parent: u32,
     start_time: u64,
 }
 
-/// `None` of a process that has ended, reaped or not.
+/// `None` for a process that has ended, reaped or not.
 fn stat(pid: u32) -> Option<Stat> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, also parentheses and half a character. Fields 3, 4 and 22.
+    // The name may contain any bytes, such as parentheses and a cut UTF-8 character. Fields 3, 4 and 22.
     let stat = String::from_utf8_lossy(&stat);
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');

@@ -1,4 +1,4 @@
-//! The way to an address, as the kernel would take it now: `RTM_GETROUTE`. Reads only.
+//! The route to an address, as the kernel would choose it now: `RTM_GETROUTE`. Reads only.
 //!
 //! Kernel source: `net/ipv4/route.c` (`inet_rtm_getroute`), `net/ipv6/route.c`. No permission is needed.
 
@@ -9,34 +9,34 @@ use netlink_bindings::rt_route::{Request, Rtmsg};
 use crate::error::{Error, Result};
 use crate::netlink::Socket;
 
-/// What becomes of a packet to an address.
+/// The route of packets to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where it goes.
+    /// The kind of destination.
     pub kind: RouteKind,
     /// The device it leaves by; loopback for this host's own addresses.
     pub ifindex: u32,
     /// The next hop, if it is not the address itself.
     pub gateway: Option<IpAddr>,
-    /// The source address it gets.
+    /// The preferred source address.
     pub source: Option<IpAddr>,
 }
 
-/// Where a packet goes (`RTN_*`).
+/// The kind of a route's destination (`RTN_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteKind {
     /// Out of a device.
     Unicast,
-    /// To this host itself, over loopback whatever device has the address.
+    /// To this host, over loopback whatever device has the address.
     Local,
-    /// To everybody on a network, or to a group.
+    /// Broadcast, multicast or anycast.
     Many,
 }
 
-/// The way to `address` in the calling thread's network namespace, policy rules included.
+/// The route to `address` in the calling thread's network namespace, with policy rules.
 ///
 /// # Errors
-/// [`Error::NoRoute`] where the kernel would refuse the packet.
+/// [`Error::NoRoute`] if the kernel would refuse the packet.
 ///
 /// ```
 /// use busypoll_linux::route::{RouteKind, route_to};
@@ -73,7 +73,7 @@ pub fn route_to(address: IpAddr) -> Result<Route> {
     match done {
         Ok(()) => found.ok_or_else(no_route),
         Err(e) => match e.errno() {
-            // Nothing matches; or a route says blackhole, prohibit, unreachable; or no such family.
+            // No route; or a blackhole, prohibit or unreachable route; or no such address family.
             Some(
                 libc::ENETUNREACH
                 | libc::EHOSTUNREACH

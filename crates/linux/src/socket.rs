@@ -1,4 +1,4 @@
-//! What a socket is: identity, protocol, addresses. Touches only the one it is given, and changes nothing.
+//! Facts about a socket: identity, protocol, addresses. Touches only the given socket, and changes nothing.
 //!
 //! Kernel source: `net/core/sock.c` (`sk_getsockopt`), `net/core/sock_diag.c` (`sock_gen_cookie`),
 //! `net/tls/tls_main.c` (`do_tls_getsockopt_conf`).
@@ -11,7 +11,7 @@ use rustix::net::{getpeername, getsockname, sockopt};
 use crate::error::{Error, Result};
 use crate::sys;
 
-/// What a socket is.
+/// Facts about a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketInfo {
     /// [`cookie`].
@@ -20,23 +20,23 @@ pub struct SocketInfo {
     pub family: u16,
     /// `SOCK_…` (`SO_TYPE`).
     pub kind: u32,
-    /// `IPPROTO_…` (`SO_PROTOCOL`); 0 where the family has none.
+    /// `IPPROTO_…` (`SO_PROTOCOL`); 0 if the family has none.
     pub protocol: u32,
-    /// It has been told to listen (`SO_ACCEPTCONN`).
+    /// Whether it listens (`SO_ACCEPTCONN`).
     pub listening: bool,
     /// `O_NONBLOCK`: its receive calls do not wait.
     pub nonblocking: bool,
-    /// Where an IPv4 or IPv6 socket is bound; `None` if nowhere.
+    /// The local address of an IPv4 or IPv6 socket; `None` if not bound.
     pub local: Option<SocketAddr>,
-    /// Whom it is connected to.
+    /// The peer's address, if connected.
     pub peer: Option<SocketAddr>,
-    /// What is stacked on TCP (`TCP_ULP`), such as `tls`.
+    /// The upper layer protocol on TCP (`TCP_ULP`), such as `tls`.
     pub ulp: Option<String>,
     /// The number of its network namespace, as of [`crate::netns::cookie`]; `None` before Linux 5.14.
     pub netns_cookie: Option<u64>,
 }
 
-/// `SO_COOKIE`: a number no other socket of this machine has or will have while it runs.
+/// `SO_COOKIE`: a number that no other socket gets while the machine runs.
 ///
 /// # Errors
 /// [`Error::Os`] for what is no socket.
@@ -44,13 +44,13 @@ pub fn cookie(socket: impl AsFd) -> Result<u64> {
     sockopt::socket_cookie(socket).map_err(|e| Error::os("getting SO_COOKIE", e.into()))
 }
 
-/// Whether the kernel decrypts what a kTLS socket receives (`TLS_RX`): its receive calls then have no busy
-/// loop. kTLS for what is sent alone leaves them as they were.
+/// Whether the kernel decrypts what a kTLS socket receives (`TLS_RX`): if so, its receive calls have no busy
+/// loop. kTLS for sending alone does not change them.
 ///
 /// # Errors
 /// [`Error::Os`] for what is no kTLS socket.
 pub fn receives_by_ktls(socket: impl AsFd) -> Result<bool> {
-    // include/uapi/linux/tls.h; version and cipher alone are asked for, not the keys.
+    // include/uapi/linux/tls.h. A buffer of this size asks for version and cipher only, not the keys.
     const SOL_TLS: i32 = 282;
     const TLS_RX: i32 = 2;
     match sys::get_option(socket.as_fd(), SOL_TLS, TLS_RX) {

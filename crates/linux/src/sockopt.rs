@@ -1,4 +1,4 @@
-//! The four busy-poll options of a socket. Owns nothing; touches the one socket it is given.
+//! The four busy-poll options of a socket. Touches only the given socket.
 //!
 //! Kernel source: `net/core/sock.c` (`sk_setsockopt`, `sk_getsockopt`), `include/net/busy_poll.h`.
 //!
@@ -9,8 +9,8 @@
 //! | `SO_BUSY_POLL_BUDGET` (70) | packets | not possible (`ENOPROTOOPT`) | the same to raise it, also from its initial 0 |
 //! | `SO_INCOMING_NAPI_ID` (56) | not possible | NAPI id | - |
 //!
-//! What they do not do: `SO_BUSY_POLL` makes *receive calls* poll. It does nothing for a thread that
-//! waits in epoll (see [`crate::epoll`]), and for poll(2) and select(2) only where
+//! Limits: `SO_BUSY_POLL` makes *receive calls* poll. It does nothing for a thread that
+//! waits in epoll (see [`crate::epoll`]), and for poll(2) and select(2) only if
 //! `net.core.busy_poll` is set as well (see [`crate::sysctl`]). All of them need a NAPI id, which a
 //! socket learns from the packets it receives; loopback packets never carry one.
 
@@ -27,7 +27,7 @@ use crate::sys;
 /// The id of a NAPI instance: a device's receive queue, as the socket layer names it.
 ///
 /// Unique over the whole machine while the instance lives, never below `NR_CPUS + 1`. It dies when
-/// the device is reset or reconfigured, and with most drivers is then replaced by another.
+/// the device is reset or reconfigured; most drivers then get a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NapiId(NonZeroU32);
 
@@ -61,7 +61,7 @@ pub fn busy_poll(socket: impl AsFd) -> Result<u32> {
 /// A non-blocking receive makes one pass over the queue, whatever the time.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] above `i32::MAX`; [`Error::Denied`] where an old kernel wants
+/// [`Error::OutOfRange`] above `i32::MAX`; [`Error::Denied`] if an old kernel wants
 /// `CAP_NET_ADMIN` to raise it; [`Error::Unsupported`] without `CONFIG_NET_RX_BUSY_POLL`.
 pub fn set_busy_poll(socket: impl AsFd, micros: u32) -> Result<()> {
     let value = c_int::try_from(micros).map_err(|_| Error::OutOfRange {
@@ -79,8 +79,8 @@ pub fn prefer_busy_poll(socket: impl AsFd) -> Result<bool> {
 
 /// Sets `SO_PREFER_BUSY_POLL`: keep the interrupt masked between busy polls.
 ///
-/// It takes effect only where the NAPI instance has `defer-hard-irqs` and `gro-flush-timeout` above
-/// zero (see [`crate::netdev`]): that timer is what processes packets when nobody polls.
+/// It takes effect only if the NAPI instance has `defer-hard-irqs` and `gro-flush-timeout` above
+/// zero (see [`crate::netdev`]): that timer processes packets when no thread polls.
 ///
 /// # Errors
 /// [`Error::Denied`]: switching it on needs `CAP_NET_ADMIN` in the initial user namespace.
@@ -90,7 +90,7 @@ pub fn set_prefer_busy_poll(socket: impl AsFd, on: bool) -> Result<()> {
 
 /// Sets `SO_BUSY_POLL_BUDGET`: the most packets one poll pass may take; 0 = the kernel's 8.
 ///
-/// There is no reading it back: the kernel answers `ENOPROTOOPT`.
+/// It cannot be read back: the kernel answers `ENOPROTOOPT`.
 ///
 /// # Errors
 /// [`Error::Denied`]: raising it needs `CAP_NET_ADMIN` in the initial user namespace; it starts at 0,
@@ -103,7 +103,7 @@ pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<()> {
 /// knows none.
 ///
 /// A connected socket follows its packets. An **unconnected UDP socket keeps the first id it saw**
-/// for life, also when that instance is gone and busy polling has silently ended with it.
+/// for life, even when that instance is gone and busy polling has silently ended with it.
 pub fn incoming_napi_id(socket: impl AsFd) -> Result<Option<NapiId>> {
     Ok(NapiId::new(get(socket, &INCOMING_NAPI_ID)? as u32))
 }

@@ -1,9 +1,9 @@
-//! Who spins on which CPU, in memory that processes share: so that no two wait for packets by
-//! spinning on one CPU, where each would keep the other from the work it waits for.
+//! A table in shared memory of the CPUs that have a spinner, so that no two threads spin
+//! for packets on one CPU: each would keep the other from the work it waits for.
 //!
-//! A file of [`CPUS`] entries, one cache line each: until when the CPU is taken, and how many were turned away. An
-//! entry ends by itself, so nobody has to tidy up after who was killed. Behind them the [`Pace`] of the clock that
-//! all go by.
+//! A file of [`CPUS`] entries, one cache line each: until when the CPU is taken, and how many threads were refused.
+//! An entry expires, so that nothing must be cleaned up after a killed process. After the entries comes the [`Pace`]
+//! of the clock that all processes use.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -18,10 +18,10 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use crate::ticks::{Pace, is_ahead};
 
-/// CPUs there is room for. Who runs on one beyond it spins unseen.
+/// The CPUs in the table. Threads on CPUs beyond it spin without an entry.
 pub const CPUS: usize = 1024;
 
-/// The longest an entry holds, in nanoseconds. One that says more is none: its clock was another's.
+/// The longest an entry may hold, in nanoseconds. A longer one is ignored: it was made with another clock.
 const MOST: u64 = 1_000_000_000;
 
 const BYTES: usize = size_of::<Table>();
@@ -35,7 +35,7 @@ struct Slot {
 #[repr(C)]
 struct Table {
     cpus: [Slot; CPUS],
-    /// As [`Pace::to_bits`]; 0 until somebody has measured it.
+    /// As [`Pace::to_bits`]; 0 until a process has measured it.
     pace: AtomicU64,
 }
 
@@ -46,21 +46,21 @@ pub struct Spinners {
     pace: Pace,
 }
 
-/// A CPU taken: given back with [`Spinners::leave`], or lost when its time is over.
+/// A CPU taken by a spinner: given back with [`Spinners::leave`], or lost when its time is over.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Turn {
     cpu: usize,
     until: u64,
-    /// How many had been turned away by then.
+    /// The number of refused threads at that time.
     refused: u64,
 }
 
 impl Spinners {
-    /// Makes the file of a table, unless it is there.
+    /// Creates the file of a table, unless it exists.
     ///
     /// # Errors
-    /// The system's; `PermissionDenied` where the file is not this user's alone.
+    /// The system's; `PermissionDenied` if the file is not this user's alone.
     pub fn create(path: &Path) -> io::Result<()> {
         let options = options();
         let file = match options.clone().create_new(true).mode(0o600).open(path) {
@@ -68,18 +68,18 @@ impl Spinners {
             made => made?,
         };
         check(&file)?;
-        // Growing what is there to its own size changes nothing. Memory that turned out to be missing only when it is
-        // first touched would end the program that touches it (SIGBUS).
+        // Allocating an existing file to its own size changes nothing. If memory were missing only at the first
+        // access, that access would end the program (SIGBUS).
         match fallocate(&file, FallocateFlags::empty(), 0, BYTES as u64) {
             Err(Errno::OPNOTSUPP) => file.set_len(BYTES as u64),
             allocated => Ok(allocated?),
         }
     }
 
-    /// Maps a table that [`Spinners::create`] made.
+    /// Maps a table that [`Spinners::create`] has made.
     ///
     /// # Errors
-    /// The system's; `PermissionDenied` where the file is not this user's alone; `InvalidData` where
+    /// The system's; `PermissionDenied` if the file is not this user's alone; `InvalidData` if
     /// it is too short.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = options().open(path)?;
@@ -116,20 +116,20 @@ impl Spinners {
             let ours = Pace::measure();
             let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
             let first = table.pace.compare_exchange(0, ours.to_bits(), done, failed).err();
-            // All go by that of the first.
+            // All processes use the first one's.
             first.and_then(Pace::from_bits).unwrap_or(ours)
         });
         Self { cpus: &table.cpus, pace }
     }
 
-    /// The time that entries are in, in nanoseconds of a clock of their own.
+    /// The current time of the table's clock, in nanoseconds.
     #[inline]
     #[must_use]
     pub fn now(&self) -> u64 {
         self.pace.now()
     }
 
-    /// Takes `cpu` from `now` `until` a time, for a second at the most; `None` if somebody has it.
+    /// Takes `cpu` from `now` to `until`, for a second at most; `None` if another thread has it.
     #[inline]
     pub fn enter(&self, cpu: usize, now: u64, until: u64) -> Option<Turn> {
         let until = until.min(now.saturating_add(MOST));
@@ -145,7 +145,8 @@ impl Spinners {
         Some(Turn { cpu, until, refused: slot.refused.load(Ordering::Relaxed) })
     }
 
-    /// Gives the CPU back before its time. Whether another wanted it meanwhile: in vain, or when its time was over.
+    /// Gives the CPU back early. Returns whether another thread wanted it: it was refused, or took the CPU after the
+    /// time was over.
     #[inline]
     pub fn leave(&self, turn: Turn) -> bool {
         let Some(slot) = self.cpus.get(turn.cpu) else { return false };
@@ -156,7 +157,7 @@ impl Spinners {
         lost || slot.refused.load(Ordering::Relaxed) != turn.refused
     }
 
-    /// How many of the first `cpus` CPUs are taken at a time.
+    /// The number of CPUs taken at `now`, of the first `cpus`.
     #[must_use]
     pub fn count(&self, cpus: usize, now: u64) -> usize {
         let taken = |slot: &&Slot| is_ahead(slot.taken_until.load(Ordering::Relaxed), now, MOST);
@@ -170,7 +171,7 @@ fn options() -> OpenOptions {
     options
 }
 
-/// What others could write to is not believed.
+/// Refuses a file that other users can write to.
 fn check(file: &File) -> io::Result<()> {
     let metadata = file.metadata()?;
     let own = metadata.uid() == rustix::process::geteuid().as_raw();
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn one_spinner_per_cpu_in_all_processes() {
+    fn a_cpu_has_one_spinner_over_all_processes() {
         let path = path("shared");
         Spinners::create(&path).unwrap();
         // Mapped twice, as two processes would.
@@ -203,35 +204,35 @@ mod tests {
         assert!(b.enter(1, 120, 170).is_none());
         let other = b.enter(0, 120, 170).unwrap();
         assert_eq!((b.count(2, 120), b.count(1, 120), b.count(2, 160)), (2, 1, 1));
-        assert!(a.leave(turn), "b was turned away");
+        assert!(a.leave(turn), "b was refused");
         let again = b.enter(1, 130, 180).unwrap();
-        // What was given back late takes nobody's turn away.
+        // A late `leave` does not end another thread's turn.
         assert!(a.leave(turn), "b has it");
         assert!(a.enter(1, 140, 190).is_none());
-        // Who never comes back loses the CPU in time.
+        // A CPU that is never given back becomes free in time.
         assert!(a.enter(1, 180, 230).is_some());
-        assert!(b.leave(again), "a was");
-        assert!(!b.leave(other), "nobody was");
-        assert!(a.enter(CPUS + 1, 0, 1).is_some(), "a CPU beyond the table is nobody's");
+        assert!(b.leave(again), "a was refused");
+        assert!(!b.leave(other), "no thread was refused");
+        assert!(a.enter(CPUS + 1, 0, 1).is_some(), "a CPU beyond the table has no entry");
     }
 
     #[test]
-    fn nobody_has_a_cpu_for_longer_than_a_second() {
+    fn a_cpu_is_taken_for_at_most_a_second() {
         let table = Spinners::private().unwrap();
         let (now, second) = (100, 1_000_000_000);
         let turn = table.enter(0, now, u64::MAX).unwrap();
         assert_eq!((table.count(1, now + second - 1), table.count(1, now + second)), (1, 0));
-        // As left by somebody whose clock was far ahead.
+        // As left by a process whose clock was far ahead.
         table.cpus[0].taken_until.store(now + 10 * second, Ordering::Relaxed);
         assert_eq!(table.count(1, now), 0);
         assert!(table.enter(0, now, now + 50).is_some());
-        assert!(table.leave(turn), "another has it");
-        // And the other way round: all but the last moment.
+        assert!(table.leave(turn), "another thread has it");
+        // The reverse: taken until just before the end.
         assert_eq!((table.count(1, now + 49), table.count(1, now + 50)), (1, 0));
     }
 
     #[test]
-    fn a_file_of_somebody_elses_is_refused() {
+    fn a_file_that_is_a_link_or_writable_by_others_or_too_short_is_refused() {
         let (file, link) = (path("open"), path("link"));
         Spinners::create(&file).unwrap();
         symlink(&file, &link).unwrap();

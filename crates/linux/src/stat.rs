@@ -1,7 +1,7 @@
-//! The kernel's own evidence: packets found by busy polling, interrupts, softirqs, context switches,
+//! The kernel's counters: packets found by busy polling, interrupts, softirqs, context switches,
 //! CPU time. Reads `/proc`; changes nothing; needs no permission.
 //!
-//! All are counters since boot (context switches: since the thread began): take them twice and
+//! All count since boot (context switches: since the thread began): read them twice and
 //! subtract.
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 /// `BusyPollRxPackets` of the calling thread's network namespace: packets that busy polling took
-/// from the queues of **the devices of this namespace**, UDP as well as TCP, whoever polled and
-/// whoever they were for. Zero growth means that nothing busy polled.
+/// from the queues of **the devices of this namespace**, UDP as well as TCP, in any process and
+/// for any socket. Zero growth means that nothing busy polled.
 ///
 /// Kernel source: `LINUX_MIB_BUSYPOLLRXPACKETS` in `net/core/dev.c`; `/proc/net/netstat`.
 pub fn busy_poll_rx_packets() -> Result<u64> {
@@ -31,7 +31,7 @@ pub fn received_packets() -> Result<BTreeMap<String, u64>> {
 }
 
 /// `Ip: InReceives` of the calling thread's network namespace: packets that its IPv4 has seen
-/// (`/proc/net/snmp`). What a device has received beyond it never came to the kernel's stack.
+/// (`/proc/net/snmp`). Packets that a device has received beyond these never reached the kernel's stack.
 pub fn ip_received() -> Result<u64> {
     let path = "/proc/thread-self/net/snmp";
     netstat_counter(&read(path)?, "Ip:", "InReceives").ok_or_else(|| Error::Malformed {
@@ -61,7 +61,7 @@ fn netstat_counter(text: &str, prefix: &str, name: &str) -> Option<u64> {
 /// Counts per CPU and cause: `/proc/interrupts` or `/proc/softirqs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IrqCounts {
-    /// The CPU each column of [`IrqCount::counts`] stands for.
+    /// The CPU of each column of [`IrqCount::counts`].
     pub cpus: Vec<u32>,
     /// One row per interrupt line or softirq.
     pub rows: Vec<IrqCount>,
@@ -141,7 +141,7 @@ pub fn interrupts() -> Result<IrqCounts> {
 }
 
 /// Softirqs by kind and CPU (`/proc/softirqs`): `NET_RX` is what busy polling avoids. Columns are
-/// possible CPUs, also such as are offline.
+/// possible CPUs, including offline ones.
 pub fn softirqs() -> Result<IrqCounts> {
     IrqCounts::parse("/proc/softirqs", &read("/proc/softirqs")?)
 }
@@ -149,7 +149,7 @@ pub fn softirqs() -> Result<IrqCounts> {
 /// Context switches of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextSwitches {
-    /// The thread went to sleep: one per blocking receive.
+    /// The thread went to sleep: at least once per receive that blocks.
     pub voluntary: u64,
     /// The thread was preempted: a spinner that shares its CPU shows up here.
     pub involuntary: u64,
@@ -163,7 +163,7 @@ pub fn context_switches() -> Result<ContextSwitches> {
 /// Context switches of thread `tid` of any process.
 ///
 /// # Errors
-/// [`Error::Os`] when there is no such thread.
+/// [`Error::Os`] if there is no such thread.
 pub fn context_switches_of(tid: u32) -> Result<ContextSwitches> {
     context_switches_in(&format!("/proc/{tid}/status"))
 }
@@ -192,16 +192,16 @@ pub(crate) fn status_field(path: &str, name: &str) -> Result<String> {
 
 /// Where the time of one CPU went since boot (`/proc/stat`).
 ///
-/// The kernel reports ticks of 10 ms; differences over much less mean nothing.
+/// The kernel reports ticks of 10 ms; much shorter differences are meaningless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// Programs, niced ones included; a busy poll's time inside a receive call is `system_ns`.
+    /// User mode, including niced programs; a busy poll inside a receive call is `system_ns`.
     pub user_ns: u64,
-    /// The kernel on behalf of programs.
+    /// Kernel mode on behalf of programs.
     pub system_ns: u64,
-    /// Nothing to do.
+    /// Idle.
     pub idle_ns: u64,
-    /// Nothing to do while a disk was being waited for.
+    /// Idle while a disk access was pending.
     pub iowait_ns: u64,
     /// Hard interrupts.
     pub irq_ns: u64,
@@ -212,7 +212,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Time in which the CPU worked: user, system, interrupts, softirqs, steal.
+    /// Time in which the CPU was busy: user, system, interrupts, softirqs, steal.
     ///
     /// Tick-based accounting misses work shorter than a tick; for service demand prefer
     /// [`CpuTimes::used`].
@@ -220,7 +220,7 @@ impl CpuTime {
         self.user_ns + self.system_ns + self.irq_ns + self.softirq_ns + self.steal_ns
     }
 
-    /// Time in which the CPU had nothing to do: idle and iowait.
+    /// Time in which the CPU was idle: idle and iowait.
     pub fn idle_total_ns(&self) -> u64 {
         self.idle_ns + self.iowait_ns
     }
@@ -275,7 +275,7 @@ impl CpuTimes {
         CpuTimes { cpus: cpus.collect() }
     }
 
-    /// What was spent between `earlier` and this reading, CPU by CPU.
+    /// The time spent between `earlier` and this reading, CPU by CPU.
     pub fn since(&self, earlier: &Self) -> Self {
         let cpus = self.cpus.iter().filter_map(|(cpu, time)| {
             let before = earlier.cpus.iter().find(|(c, _)| c == cpu)?;
@@ -300,8 +300,8 @@ impl CpuTimes {
     /// CPU time used by the whole machine over `elapsed`, when `self` is a difference made by
     /// [`CpuTimes::since`]: CPUs x elapsed - idle - iowait.
     ///
-    /// This is the numerator of netperf's service demand. It counts short interrupts, which ticks
-    /// attribute to whatever they hit, and it counts steal.
+    /// This is the numerator of netperf's service demand. It includes short interrupts, which tick accounting
+    /// charges to whatever a tick happens to hit, and it includes steal.
     ///
     /// ```
     /// use busypoll_linux::stat::CpuTimes;
@@ -319,7 +319,7 @@ impl CpuTimes {
 }
 
 fn read(path: &str) -> Result<String> {
-    // The names of programs are cut by the byte, also in the middle of a character.
+    // The kernel cuts program names by bytes, possibly inside a character.
     let text = fs::read(path).map_err(|e| Error::os(format!("reading {path}"), e))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
@@ -338,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn received_packets_stand_behind_the_bytes() {
+    fn received_packets_are_the_second_counter_of_a_line() {
         assert_eq!(received("  eth0: 1500 7 0 0"), Some(("eth0".into(), 7)));
         assert_eq!(received(" face |bytes    packets errs"), None);
     }
 
     #[test]
-    fn interrupt_rows_keep_counts_and_description_apart() {
+    fn interrupt_rows_separate_counts_and_description() {
         // CPU 1 is offline; the chip's name begins with a digit only in the last row.
         let text = "            CPU0       CPU2\n  24:   1   20  IO-APIC   5-edge  ACPI:Ged\n \
                     LOC:  7 8  Local timer interrupts\n ERR:   3\n";

@@ -1,4 +1,4 @@
-//! The system calls std has no name for. All the `unsafe` of this crate is here.
+//! System calls that std does not wrap. All `unsafe` of this crate is here.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -44,7 +44,7 @@ pub(crate) fn get_netns_cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(value)
 }
 
-/// `TCP_ULP`: what is stacked on a TCP socket; none where nothing is.
+/// `TCP_ULP`: the upper layer protocol on a TCP socket, if any.
 pub(crate) fn get_tcp_ulp(fd: BorrowedFd<'_>) -> Option<String> {
     // TCP_ULP_NAME_MAX (include/net/tcp.h).
     let mut name = [0_u8; 16];
@@ -103,12 +103,12 @@ pub(crate) fn set_epoll_params(fd: BorrowedFd<'_>, p: libc::epoll_params) -> io:
 
 /// `SIOCETHTOOL` on a device: `request[0]` is the command, the kernel answers in place.
 ///
-/// The caller gives a buffer at least as long as the command and the lengths inside it say.
+/// The caller must give a buffer at least as long as the command and the lengths inside it require.
 pub(crate) fn ethtool(socket: impl AsFd, device: &str, request: &mut [u32]) -> io::Result<()> {
     const SIOCETHTOOL: u32 = 0x8946;
     // SAFETY: `ifreq` is plain data, for which all zeroes is a valid value.
     let mut ifr: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The kernel would cut such a name and find another device by what is left.
+    // The kernel would cut such a name and find another device.
     if device.len() >= ifr.ifr_name.len() || device.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
@@ -144,16 +144,16 @@ pub(crate) fn set_affinity(mask: &[c_ulong; MASK_WORDS]) -> io::Result<()> {
     })
 }
 
-/// An io_uring with one entry that nobody uses.
+/// An unused io_uring with one entry.
 #[cfg(feature = "bpf")]
 pub(crate) fn io_uring() -> io::Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
-    // struct io_uring_params of include/uapi/linux/io_uring.h: 120 bytes, all zero = no wish.
+    // struct io_uring_params of include/uapi/linux/io_uring.h: 120 bytes, all zero = defaults.
     let mut params = [0u64; 15];
     // SAFETY: the kernel reads and writes one `io_uring_params`, which `params` is as long as.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
     let fd = c_int::try_from(fd).unwrap_or(-1);
     check(fd)?;
-    // SAFETY: the kernel has just made this descriptor and nobody else knows it.
+    // SAFETY: the kernel has just created this descriptor and nothing else uses it.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) })
 }

@@ -1,7 +1,7 @@
 //! `net.core.busy_read` and `net.core.busy_poll`: host-wide, in the initial network namespace only.
-//! Owns the guard that puts a value back.
+//! Includes the guard that restores a value.
 //!
-//! Kernel source: `net/core/sysctl_net_core.c`. Reading needs nothing; writing needs root or
+//! Kernel source: `net/core/sysctl_net_core.c`. Reading needs no permission; writing needs root or
 //! `CAP_NET_ADMIN` in the initial user namespace. Their effect reaches every network namespace.
 
 use std::fs::{File, OpenOptions};
@@ -22,12 +22,12 @@ pub enum Sysctl {
     BusyPoll,
 }
 
-/// net.core.busy_poll, which only the initial network namespace shows, in microseconds; `None` where it cannot be
-/// seen, which says nothing of it.
+/// net.core.busy_poll in microseconds. Only the initial network namespace shows it; `None` if it cannot be
+/// seen, which does not mean 0.
 #[must_use]
 pub fn host_busy_poll() -> Option<u32> {
     let here = Sysctl::BusyPoll.get().ok();
-    // The first process and the first of the kernel's threads.
+    // The init process and a kernel thread are in the initial network namespace.
     let there = ["/proc/1/ns/net", "/proc/2/ns/net"].iter();
     let mut there = there.map(|path| netns::enter(path.as_ref(), || Sysctl::BusyPoll.get().ok()));
     here.or_else(|| there.find_map(|value| value.ok()?))
@@ -53,7 +53,7 @@ impl Sysctl {
     /// The value, in microseconds; 0 = off.
     ///
     /// # Errors
-    /// [`Error::NotInitialNetns`] where the setting cannot be seen.
+    /// [`Error::NotInitialNetns`] if the setting is not visible here.
     pub fn get(self) -> Result<u32> {
         read(self, &self.open(false)?)
     }
@@ -61,15 +61,15 @@ impl Sysctl {
     /// Sets the value, in microseconds, for the whole machine; 0 = off.
     ///
     /// # Errors
-    /// [`Error::Denied`] without root; [`Error::NotInitialNetns`] where the setting cannot be seen.
+    /// [`Error::Denied`] without root; [`Error::NotInitialNetns`] if the setting is not visible here.
     pub fn set(self, micros: u32) -> Result<()> {
         check_range(self, micros)?;
         write(self, &self.open(true)?, micros)
     }
 
-    /// Sets the value until the guard is dropped, then puts the old one back.
+    /// Sets the value until the guard is dropped, which restores the old one.
     ///
-    /// A process killed outright restores nothing: whoever changes a machine that matters journals
+    /// A killed process restores nothing: on a machine that matters, journal
     /// [`SysctlGuard::before`] first.
     ///
     /// ```no_run
@@ -97,32 +97,32 @@ impl Sysctl {
     }
 }
 
-/// Puts a host-wide setting back when dropped, from whatever network namespace the thread is in by
-/// then. Guards of one setting are dropped in the reverse order of their making.
+/// Restores a host-wide setting when dropped, from any network namespace the thread is in by
+/// then. Guards of one setting must be dropped in the reverse order of their creation.
 #[derive(Debug)]
 pub struct SysctlGuard {
     sysctl: Sysctl,
     before: u32,
-    // Kept open: after setns(2) into a namespace the path would no longer be there.
+    // Kept open: after setns(2) into another namespace the path no longer leads to it.
     file: File,
 }
 
 impl SysctlGuard {
-    /// The value that will be put back, in microseconds.
+    /// The value that will be restored, in microseconds.
     pub fn before(&self) -> u32 {
         self.before
     }
 
-    /// Puts the value back now and says whether that worked; dropping the guard cannot say so.
+    /// Restores the value now and reports errors, which dropping the guard cannot.
     pub fn restore(self) -> Result<()> {
-        // Dropping then writes the same value once more, which does no harm.
+        // Dropping then writes the same value again, which is harmless.
         write(self.sysctl, &self.file, self.before)
     }
 }
 
 impl Drop for SysctlGuard {
     fn drop(&mut self) {
-        // Nobody to tell from here; `restore` reports.
+        // Errors cannot be reported from here; `restore` does.
         let _ = write(self.sysctl, &self.file, self.before);
     }
 }
@@ -149,7 +149,7 @@ fn read(sysctl: Sysctl, file: &File) -> Result<u32> {
 }
 
 fn write(sysctl: Sysctl, file: &File, micros: u32) -> Result<()> {
-    // sysctl takes a value only in one write at offset 0.
+    // sysctl accepts a value only in one write at offset 0.
     let text = micros.to_string();
     file.write_all_at(text.as_bytes(), 0).map_err(|e| explain(sysctl, "setting", e))
 }

@@ -1,10 +1,10 @@
-//! The attributes of network devices under `/sys/class/net`, of the network namespace this thread is
-//! in. Touches what [`Sysfs::set_attribute`] is told to change.
+//! The attributes of network devices under `/sys/class/net`, in the calling thread's network namespace.
+//! Touches only what [`Sysfs::set_attribute`] changes.
 //!
-//! `/sys` shows the devices of the namespace it was mounted in, whoever looks: after nsenter(1), in
-//! containers and in the lab that is another one, and a device there may bear the same name. So it is
-//! compared with rtnetlink first, and where it is a stranger's a sysfs of our own is made that is
-//! attached nowhere (fsmount(2), which needs `CAP_SYS_ADMIN`).
+//! `/sys` shows the devices of the namespace it was mounted in, not of the reader's: after nsenter(1), in
+//! containers and in the lab these differ, and a device there may have the same name. So `/sys` is
+//! compared with rtnetlink first, and if it is another namespace's, a detached sysfs of our own is
+//! mounted (fsmount(2), which needs `CAP_SYS_ADMIN`).
 //!
 //! Kernel source: `net/core/net-sysfs.c`, `fs/sysfs/mount.c`.
 
@@ -31,10 +31,10 @@ pub struct Sysfs {
 }
 
 impl Sysfs {
-    /// That of the calling thread's network namespace.
+    /// The sysfs of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`Error::Os`] where `/sys` is another namespace's and there is no permission to mount the right
+    /// [`Error::Os`] if `/sys` is another namespace's and there is no permission to mount the right
     /// one.
     pub fn open() -> Result<Self> {
         if shows_this_namespace(Path::new("/sys")) {
@@ -48,19 +48,19 @@ impl Sysfs {
         Ok(Sysfs { root, _mount: Some(mount) })
     }
 
-    /// Whether `/sys` itself is the right one, so that commands that write there reach these devices.
+    /// Whether `/sys` itself is the right one, so that shell commands that write there reach these devices.
     pub fn is_mounted(&self) -> bool {
         self._mount.is_none()
     }
 
-    /// An attribute of a device such as `queues/rx-0/rps_cpus`, without surrounding space; none where
+    /// An attribute of a device such as `queues/rx-0/rps_cpus`, trimmed; none if
     /// the device lacks it or it may not be read.
     pub fn attribute(&self, device: &str, name: &str) -> Option<String> {
         let text = fs::read_to_string(self.path(device, name)).ok()?;
         Some(text.trim().to_owned())
     }
 
-    /// Where an attribute is.
+    /// The path of an attribute.
     pub fn path(&self, device: &str, name: &str) -> PathBuf {
         self.root.join("class/net").join(device).join(name)
     }
@@ -68,11 +68,11 @@ impl Sysfs {
     /// Writes an attribute of a device.
     ///
     /// # Errors
-    /// [`Error::Denied`] without `CAP_NET_ADMIN`; [`Error::DeviceLacks`] where there is no such
-    /// attribute; [`Error::Os`] for a value the kernel refuses, and for a `/sys` that is read-only.
+    /// [`Error::Denied`] without `CAP_NET_ADMIN`; [`Error::DeviceLacks`] if there is no such
+    /// attribute; [`Error::Os`] for a value the kernel refuses, and for a read-only `/sys`.
     pub fn set_attribute(&self, device: &str, name: &str, value: &str) -> Result<()> {
         let doing = || format!("{device}: writing {value} to {name} in /sys/class/net");
-        // Not fs::write, which would make a file: sysfs calls that forbidden, not missing.
+        // Not fs::write: it would create a missing file, which sysfs refuses as forbidden instead of missing.
         let file = OpenOptions::new().write(true).open(self.path(device, name));
         file.and_then(|mut file| file.write_all(value.as_bytes())).map_err(|e| {
             match e.raw_os_error() {
@@ -107,21 +107,21 @@ impl Sysfs {
     }
 }
 
-/// Whether that sysfs lists the same devices, by name and index, as rtnetlink does here.
+/// Whether that sysfs lists the same devices, by name and index, as rtnetlink in this namespace.
 fn shows_this_namespace(root: &Path) -> bool {
     let Ok(links) = Links::open().and_then(|mut links| links.all()) else { return false };
     let real: HashSet<(String, u32)> = links.into_iter().map(|l| (l.name, l.ifindex)).collect();
     let folder = fs::read_dir(root.join("class/net")).into_iter().flatten().flatten();
     let listed = folder.filter_map(|entry| {
-        // bonding_masters is a file among the devices.
+        // bonding_masters is a file beside the devices.
         let index = fs::read_to_string(entry.path().join("ifindex")).ok()?.trim().parse().ok()?;
         Some((entry.file_name().into_string().ok()?, index))
     });
     listed.collect::<HashSet<(String, u32)>>() == real
 }
 
-/// The same for root of a user namespace that is not root of its mount namespace, as in an unprivileged
-/// lab: on a thread with a mount namespace of its own, which ends with it.
+/// The same for root of a user namespace that does not own its mount namespace, as in an unprivileged
+/// lab: on a temporary thread with a mount namespace of its own.
 fn mount_as_user() -> Option<OwnedFd> {
     let mount = || {
         // SAFETY: the thread's mounts, and with them its own working directory, are no longer shared with
@@ -140,6 +140,6 @@ fn mount_detached() -> rustix::io::Result<OwnedFd> {
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let mount =
         |more| rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes | more);
-    // A container whose /sys is read-only gets no other.
+    // In a container whose /sys is read-only only a read-only mount is permitted.
     mount(MountAttrFlags::empty()).or_else(|_| mount(MountAttrFlags::MOUNT_ATTR_RDONLY))
 }

@@ -1,26 +1,26 @@
-//! A clock of nanoseconds for processes that agree on a [`Pace`]: the time stamp counter where it is invariant, read
+//! A clock of nanoseconds for processes that share a [`Pace`]: the time stamp counter if it is invariant, read
 //! in 10 ns where clock_gettime(2) takes 25, else `CLOCK_MONOTONIC`.
 //!
-//! Its zero is that of the counter or of `CLOCK_MONOTONIC`, and its seconds are some parts in a thousand off: to be
-//! compared with itself only, by whoever goes by the same pace.
+//! Its zero is that of the counter or of `CLOCK_MONOTONIC`, and its rate is off by some parts in a thousand: times are
+//! comparable only with others of the same pace.
 
-/// Nanoseconds a tick times 2^32; 1 if the counter is not to be used.
+/// Nanoseconds per tick, times 2^32; 1 if the counter must not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace(u64);
 
 const MONOTONIC: u64 = 1;
-/// How long the counter is watched, in nanoseconds.
+/// How long the counter is measured, in nanoseconds.
 const WATCHED: u64 = 50_000;
-/// How often both clocks are read to have them read together.
+/// How often a simultaneous reading of both clocks is tried.
 const TRIES: usize = 5;
-/// So far apart two readings of the kernel's clock are at the most, where it is the counter too. Nanoseconds.
+/// The most that two readings of the kernel's clock are apart if it uses the counter too, in nanoseconds.
 const APART: u64 = 1_000;
 
 impl Pace {
     /// `CLOCK_MONOTONIC`.
     const MONOTONIC: Self = Self(MONOTONIC);
 
-    /// Measures it: 50 microseconds.
+    /// Measures the counter, for 50 microseconds.
     #[must_use]
     pub fn measure() -> Self {
         if !is_invariant() {
@@ -30,20 +30,20 @@ impl Pace {
         while monotonic() - began < WATCHED {}
         let Some((ended, last)) = both() else { return Self::MONOTONIC };
         let pace = (u128::from(ended - began) << 32).checked_div(last.saturating_sub(first).into());
-        // A counter of more than a tick in 4 seconds and less than 4 THz.
+        // In range for counters between one tick in 4 seconds and 4 THz.
         match pace.map(u64::try_from) {
             Some(Ok(pace)) if pace > MONOTONIC => Self(pace),
             _ => Self::MONOTONIC,
         }
     }
 
-    /// For other processes; never 0.
+    /// The bits to share with other processes; never 0.
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Of another process; `None` if there is none yet.
+    /// From the bits of another process; `None` if there are none yet.
     #[must_use]
     pub fn from_bits(bits: u64) -> Option<Self> {
         (bits != 0).then_some(Self(bits))
@@ -60,8 +60,8 @@ impl Pace {
     }
 }
 
-/// Whether `time` is still to come, which was set `most` nanoseconds ahead at the most. Else it is of before the counter
-/// began anew, as it may where a machine has slept.
+/// Whether `time`, which was set at most `most` nanoseconds ahead, is still to come. A time further ahead was set
+/// before the counter restarted, as it may when the machine suspends.
 #[inline]
 #[must_use]
 pub fn is_ahead(time: u64, now: u64, most: u64) -> bool {
@@ -72,7 +72,7 @@ pub fn is_ahead(time: u64, now: u64, most: u64) -> bool {
 #[must_use]
 pub fn monotonic() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // By the C library, which knows where the kernel's fast way has been taken away, as valgrind does.
+    // Through the C library, which knows if the vDSO is unavailable, as under valgrind.
     // SAFETY: valid for writes. It does not fail: every kernel has the clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
     t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
@@ -90,19 +90,19 @@ fn ticks() -> u64 {
     0
 }
 
-/// Both clocks at one moment: nanoseconds and ticks. `None` where that cannot be had: the kernel goes by another counter,
-/// perhaps as it has found this one wrong.
+/// Both clocks at one moment: nanoseconds and ticks. `None` if that fails: the kernel uses another clock source,
+/// possibly because it found the counter unstable.
 fn both() -> Option<(u64, u64)> {
     let reads = std::array::from_fn::<_, TRIES, _>(|_| {
         let (before, ticks, after) = (monotonic(), ticks(), monotonic());
         (after - before, before + (after - before) / 2, ticks)
     });
-    // Between those furthest apart something else had the CPU.
+    // In a try whose readings are far apart, another thread had the CPU.
     let best = reads.into_iter().min_by_key(|&(apart, ..)| apart);
     best.filter(|&(apart, ..)| apart < APART).map(|(_, nanos, ticks)| (nanos, ticks))
 }
 
-/// Whether the counter is at the same pace at all times and on all CPUs.
+/// Whether the counter has a constant rate at all times and on all CPUs.
 #[cfg(target_arch = "x86_64")]
 fn is_invariant() -> bool {
     use std::arch::x86_64::__cpuid;
@@ -122,12 +122,12 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn it_keeps_time_with_the_kernels_clock() {
+    fn the_clock_keeps_time_with_the_kernels() {
         let measured = Pace::measure();
         assert_eq!(Pace::from_bits(measured.to_bits()), Some(measured));
         assert_eq!(Pace::from_bits(0), None);
         for pace in [measured, Pace::MONOTONIC] {
-            // Something else may have the CPU between any two of these.
+            // Another thread may have the CPU between any two of these.
             let read = || (monotonic(), pace.now(), monotonic());
             let (before, start, after) = read();
             std::thread::sleep(Duration::from_millis(50));

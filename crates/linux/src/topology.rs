@@ -1,8 +1,8 @@
-//! Which CPUs there are, which this thread may use, which share a core, and pinning to one. Owns the
-//! guard that puts a thread's affinity back.
+//! The machine's CPUs, those this thread may use, shared cores, and pinning. Includes the
+//! guard that restores a thread's affinity.
 //!
-//! Kernel source: `Documentation/admin-guide/cputopology.rst`, sched_setaffinity(2). No permission is
-//! needed to move one's own thread within its cpuset.
+//! Kernel source: `Documentation/admin-guide/cputopology.rst`, sched_setaffinity(2). A thread needs no permission
+//! to change its own affinity within its cpuset.
 
 use std::collections::BTreeSet;
 use std::ffi::c_ulong;
@@ -63,7 +63,7 @@ impl FromStr for CpuList {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::CpuList`]: empty, not a number, a range that runs backwards, a number no Linux has.
+    /// [`Error::CpuList`]: empty, not a number, a reversed range, a number above Linux's limit.
     fn from_str(list: &str) -> Result<Self> {
         let error = |why: String| Error::CpuList { list: list.into(), why };
         let number = |text: &str| {
@@ -108,7 +108,7 @@ impl fmt::Display for CpuList {
     }
 }
 
-/// One CPU and what it shares. Where the system tells nothing (some containers and virtual machines),
+/// One CPU and what it shares. If the system reports nothing (some containers and virtual machines),
 /// a CPU is a core of its own on package 0, node 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpu {
@@ -128,8 +128,8 @@ pub fn online() -> Result<CpuList> {
     fs::read_to_string(&path).map_err(|e| Error::os(format!("reading {path}"), e))?.parse()
 }
 
-/// How many CPUs the kernel is built for (`NR_CPUS`); 0 where it does not tell.
-pub fn most_there_can_be() -> u32 {
+/// The number of CPUs the kernel is built for (`NR_CPUS`); 0 if it does not report it.
+pub fn max_cpus() -> u32 {
     let highest = fs::read_to_string(format!("{SYSFS}/kernel_max")).ok();
     highest.and_then(|n| n.trim().parse::<u32>().ok()).map_or(0, |n| n.saturating_add(1))
 }
@@ -142,7 +142,7 @@ pub fn allowed() -> Result<CpuList> {
         .collect())
 }
 
-/// One CPU's place in the machine.
+/// The position of one CPU in the machine.
 pub fn cpu(id: u32) -> Cpu {
     let dir = format!("{SYSFS}/cpu{id}");
     let read = |name: &str| fs::read_to_string(format!("{dir}/topology/{name}")).ok();
@@ -153,7 +153,7 @@ pub fn cpu(id: u32) -> Cpu {
         .and_then(|list| list.parse::<CpuList>().ok())
         .filter(|list| list.contains(id))
         .unwrap_or_else(|| [id].into_iter().collect());
-    // The package is -1 where the firmware does not say.
+    // The package is -1 if the firmware does not report it.
     let package = read("physical_package_id").and_then(number).unwrap_or(0);
     let node = fs::read_dir(&dir)
         .into_iter()
@@ -164,14 +164,14 @@ pub fn cpu(id: u32) -> Cpu {
     Cpu { id, siblings, package, node }
 }
 
-/// Two CPUs for two threads that talk to each other.
+/// Two CPUs for two threads that communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// For the side that is measured.
     pub first: u32,
     /// For the other side.
     pub second: u32,
-    /// The two share a core: the machine has no better pair. Two spinners slow each other down there.
+    /// The two share a core, as the machine has no better pair: two spinners slow each other down.
     pub share_core: bool,
 }
 
@@ -179,7 +179,7 @@ pub struct Pair {
 /// then the same NUMA node and package; then not CPU 0, which takes most interrupts.
 ///
 /// # Errors
-/// [`Error::OneCpu`] when the thread may run on fewer than two CPUs.
+/// [`Error::OneCpu`] if the thread may run on fewer than two CPUs.
 pub fn default_pair() -> Result<Pair> {
     let allowed = allowed()?;
     let cpus: Vec<Cpu> = allowed.iter().map(cpu).collect();
@@ -191,7 +191,7 @@ fn choose_pair(cpus: &[Cpu]) -> Option<Pair> {
     for (i, a) in cpus.iter().enumerate() {
         for b in &cpus[i + 1..] {
             let share_core = a.siblings.contains(b.id);
-            // Smaller is better, the first reason weighs most.
+            // Smaller is better; the first criterion weighs most.
             let cost =
                 (share_core, a.node != b.node, a.package != b.package, a.id == 0 || b.id == 0);
             if best.as_ref().is_none_or(|(c, _)| cost < *c) {
@@ -202,13 +202,13 @@ fn choose_pair(cpus: &[Cpu]) -> Option<Pair> {
     best.map(|(_, pair)| pair)
 }
 
-/// Binds the calling thread to one CPU until the guard is dropped on the same thread.
+/// Binds the calling thread to one CPU until the guard is dropped.
 ///
 /// Threads started meanwhile inherit the binding and keep it.
 ///
 /// # Errors
-/// [`Error::NoCpu`] when the CPU is offline or outside the cpuset. A mask set earlier, by `pin` or by
-/// taskset(1), is no limit: [`default_pair`] respects it, an explicit choice may differ.
+/// [`Error::NoCpu`] if the CPU is offline or outside the cpuset. An affinity set earlier, by `pin` or by
+/// taskset(1), does not limit it: [`default_pair`] respects it, an explicit choice may differ.
 ///
 /// ```
 /// use busypoll_linux::topology;
@@ -237,7 +237,7 @@ pub fn pin(cpu: u32) -> Result<PinGuard> {
     Ok(PinGuard { before, _this_thread: PhantomData })
 }
 
-/// Puts the thread's affinity back when dropped. It stays on the thread it was made on.
+/// Restores the thread's affinity when dropped. It cannot leave its thread.
 #[derive(Debug)]
 #[must_use = "the thread is unpinned when the guard is dropped"]
 pub struct PinGuard {
@@ -247,7 +247,7 @@ pub struct PinGuard {
 
 impl Drop for PinGuard {
     fn drop(&mut self) {
-        // Fails only if the cpuset shrank meanwhile, and then the kernel has moved the thread already.
+        // Fails only if the cpuset shrank meanwhile; then the kernel has moved the thread already.
         let _ = sys::set_affinity(&self.before);
     }
 }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_pair_avoids_siblings_then_far_nodes_then_cpu_0() {
+    fn the_default_pair_avoids_smt_siblings_then_other_nodes_then_cpu_0() {
         let pair = |cpus: &[(u32, &str, u32)]| choose_pair(&machine(cpus));
         let is = |first, second, share_core| Some(Pair { first, second, share_core });
         assert_eq!(pair(&[(0, "0", 0), (1, "1", 0)]), is(0, 1, false));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn pinning_is_undone_and_refuses_a_cpu_that_is_not_there() {
+    fn unpinning_restores_the_affinity_and_a_missing_cpu_is_refused() {
         let before = allowed().unwrap();
         let last = before.iter().last().unwrap();
         let guard = pin(last).unwrap();

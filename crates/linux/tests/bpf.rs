@@ -1,4 +1,4 @@
-//! The BPF programs against the running kernel: what they tell of objects made here.
+//! The BPF programs on the running kernel: their reports about objects made here.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -24,7 +24,7 @@ use rustix::event::epoll as ep;
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf");
 
 #[test]
-fn the_objects_are_what_clang_makes_of_the_sources() {
+fn the_committed_objects_are_what_clang_makes_of_the_sources() {
     needs!(program "clang", program "llvm-strip");
     let version = Command::new("clang").arg("--version").output().unwrap().stdout;
     let made = tempfile("objects");
@@ -34,7 +34,7 @@ fn the_objects_are_what_clang_makes_of_the_sources() {
     for entry in fs::read_dir(&made).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let committed = fs::read(format!("{FOLDER}/{name}")).unwrap();
-        // Another clang makes other instructions of the same program: it is enough that it accepts it.
+        // Another clang generates other code for the same program: it must only accept the source.
         if String::from_utf8_lossy(&version).contains("clang version 14.") {
             let same = fs::read(format!("{made}/{name}")).unwrap() == committed;
             assert!(same, "{name} is not what its source says: run crates/linux/bpf/build");
@@ -50,7 +50,7 @@ fn tempfile(name: &str) -> String {
 fn mine(files: &[OpenFile], fd: i32) -> &OpenFile {
     let me = std::process::id();
     let found = files.iter().find(|f| f.pid == me && f.fd == fd);
-    found.unwrap_or_else(|| panic!("fd {fd} is not told"))
+    found.unwrap_or_else(|| panic!("fd {fd} is not listed"))
 }
 
 fn socket_of(files: &[OpenFile], fd: i32) -> &Socket {
@@ -61,7 +61,7 @@ fn socket_of(files: &[OpenFile], fd: i32) -> &Socket {
 }
 
 #[test]
-fn sockets_and_epolls_are_told_with_their_settings() {
+fn sockets_and_epolls_are_listed_with_their_settings() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let (udp, tcp, accepted) = lab
@@ -74,7 +74,7 @@ fn sockets_and_epolls_are_told_with_their_settings() {
             let listener = TcpListener::bind("[::1]:701").unwrap();
             let tcp = TcpStream::connect("[::1]:701").unwrap();
             let mut accepted = listener.accept().unwrap().0;
-            // Its packets carry the CPU they were sent on where others have a napi id.
+            // For local packets the kernel stores the sender's CPU in the field of the NAPI id.
             accepted.write_all(b"x").unwrap();
             (&tcp).read_exact(&mut [0]).unwrap();
             (udp, tcp, accepted)
@@ -113,7 +113,7 @@ fn sockets_and_epolls_are_told_with_their_settings() {
 }
 
 #[test]
-fn threads_are_told_with_their_system_call_also_while_they_spin() {
+fn threads_are_listed_with_their_system_call_even_while_they_spin() {
     needs_root!();
     let (tell, told) = mpsc::channel();
     let asleep = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -191,14 +191,14 @@ fn counted(lab: &Lab, usecs: u32, n: u32) -> (Passes, Vec<Passes>) {
 }
 
 #[test]
-fn passes_are_told_apart_with_and_without_busy_polling() {
+fn passes_are_counted_by_kind_with_and_without_busy_polling() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let (off, rows) = counted(&lab, 0, 2000);
     assert_eq!((off.spin_hits, off.spin_empty, off.rearm), (0, 0, 0), "{rows:#?}");
     assert!(off.softirq_packets >= 2000, "{rows:#?}");
     assert!(off.wakeups >= 1000, "{rows:#?}");
-    // 20 ms: also beside other work on the machine most packets come while the receiver polls.
+    // 20 ms: even with other work on the machine most packets come while the receiver polls.
     let (on, rows) = counted(&lab, 20_000, 2000);
     assert!(on.spin_packets > on.packets() / 2, "{rows:#?}");
     assert!(on.spin_empty > 0 && on.wakeups < on.packets() / 2, "{rows:#?}");
@@ -207,9 +207,9 @@ fn passes_are_told_apart_with_and_without_busy_polling() {
     assert!(rows.iter().any(spun), "{rows:#?}");
 }
 
-/// Counted twice, by other counters of the kernel's.
+/// Compared with other counters of the kernel.
 #[test]
-fn each_packet_of_a_socket_is_told_by_how_it_was_found() {
+fn each_packet_of_a_socket_is_counted_by_how_it_was_found() {
     needs_root!();
     for (gro, usecs) in [(true, 0), (true, 20_000), (false, 20_000)] {
         let lab = Lab::builder().gro(gro).tso(!gro).build().unwrap();
@@ -253,15 +253,15 @@ fn each_packet_of_a_socket_is_told_by_how_it_was_found() {
         assert!(rows.iter().all(|row| row.local_port == 704 && row.napi.is_some() == gro));
         let spun = sum(&|found| matches!(found, Found::BusyPoll { tid: by, .. } if by == tid));
         assert_eq!(spun + sum(&|found| found == Found::Softirq), 2000, "{rows:#?}");
-        // The pass that gives the queue back finds packets, too, which this counter leaves out; ARP is not ours.
+        // The last pass of a busy poll finds packets, too, which this counter leaves out; ARP is counted as well.
         assert!(spun + 5 >= polled, "{spun} found by the thread, {polled} by all busy polls");
         assert_eq!(spun > 0, gro && usecs > 0, "{rows:#?}");
     }
 }
 
-/// The receiver takes hold of the queue again as soon as a softirq of the sender's has let go of it.
+/// The receiver polls the queue again as soon as a softirq on the sender's CPU has released it.
 #[test]
-fn the_passes_of_softirqs_are_no_busy_polls_of_whom_they_interrupt() {
+fn passes_of_softirqs_are_not_counted_as_busy_polls_of_the_interrupted_thread() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let mut counter = Counter::start().unwrap();
@@ -281,7 +281,7 @@ fn the_passes_of_softirqs_are_no_busy_polls_of_whom_they_interrupt() {
     });
     let sender = lab.client.spawn_thread(lab.client.cpu(), move || {
         for _ in 0..100_000 {
-            // A full queue is as good.
+            // A full queue does no harm.
             let _ = client.send(b"flood");
         }
         rustix::thread::gettid()
@@ -299,7 +299,7 @@ fn the_passes_of_softirqs_are_no_busy_polls_of_whom_they_interrupt() {
 }
 
 #[test]
-fn without_gro_packets_come_by_the_backlog() {
+fn without_gro_packets_come_from_the_backlog() {
     needs_root!();
     let lab = Lab::builder().gro(false).tso(true).build().unwrap();
     let (on, rows) = counted(&lab, 100, 500);
@@ -309,7 +309,7 @@ fn without_gro_packets_come_by_the_backlog() {
 }
 
 #[test]
-fn what_a_followed_process_opens_is_told_as_it_comes() {
+fn files_that_a_followed_process_opens_are_reported_at_once() {
     needs_root!();
     needs!(program "python3");
     let script = "import socket, select, os, sys, time\n\
@@ -330,7 +330,7 @@ fn what_a_followed_process_opens_is_told_as_it_comes() {
         .unwrap();
     let pid = child.id();
     let mut follow = Follow::start(&[pid], true).unwrap();
-    // Our own sockets are nobody's business.
+    // A process that is not followed must not be reported.
     let _other = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut child = child;
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();

@@ -11,11 +11,11 @@ use busypoll_linux::sysctl::Sysctl;
 use busypoll_linux::{Error, sockopt};
 use rustix::thread::Uid;
 
-/// The settings belong to the whole machine: one test at a time.
+/// The settings are host-wide: one test at a time.
 static HOST: Mutex<()> = Mutex::new(());
 
 #[test]
-fn a_guard_puts_the_setting_back() {
+fn a_guard_restores_the_setting() {
     busypoll_lab::needs_root!();
     let _one = HOST.lock().unwrap();
     let before = Sysctl::BusyRead.get().unwrap();
@@ -33,7 +33,7 @@ fn a_guard_puts_the_setting_back() {
 }
 
 #[test]
-fn a_guard_works_also_where_the_setting_cannot_be_seen() {
+fn a_guard_restores_the_setting_from_a_namespace_that_does_not_show_it() {
     busypoll_lab::needs_root!();
     let _one = HOST.lock().unwrap();
     let before = Sysctl::BusyPoll.get().unwrap();
@@ -44,7 +44,7 @@ fn a_guard_works_also_where_the_setting_cannot_be_seen() {
 }
 
 #[test]
-fn anybody_may_read_and_only_root_may_write() {
+fn every_user_may_read_the_sysctl_and_only_root_may_write_it() {
     busypoll_lab::needs_root!();
     let _one = HOST.lock().unwrap();
     let before = Sysctl::BusyRead.get().unwrap();
@@ -98,7 +98,7 @@ fn interrupts_and_softirqs_are_read_from_this_machine() {
 fn work_shows_as_cpu_time() {
     let (before, start) = (CpuTimes::now().unwrap(), Instant::now());
     let (mut spent, mut used) = (CpuTimes::default(), Duration::ZERO);
-    // The kernel counts in ticks: idleness of a moment ago may be booked at once, and then for longer than passed.
+    // The kernel counts in ticks: earlier idle time may be accounted late, which makes it longer than what has passed.
     while (spent.total().user_ns == 0 || used.is_zero())
         && start.elapsed() < Duration::from_secs(20)
     {

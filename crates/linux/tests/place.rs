@@ -1,4 +1,4 @@
-//! Where things are: the other end of a veth pair, the devices' attributes, the way to an address.
+//! Lookups: the other end of a veth pair, the devices' attributes, the route to an address.
 
 mod common;
 
@@ -27,13 +27,13 @@ fn the_other_end_of_a_veth_pair_is_found_in_its_namespace() {
     let peer = Namespace::open(Path::new(&there)).unwrap();
     let found = peer.enter(|| Links::open().unwrap().get(lab.server.interface())).unwrap().unwrap();
     assert_eq!(found.mac, Some(lab.server.mac()));
-    // Numbers hold in one namespace only, and -1 is none.
+    // Numbers are valid in one namespace only, and -1 is none.
     assert_eq!(lab.client.enter(|| netns::find(number + 1000)).unwrap(), None);
     assert_eq!(netns::find(-1), None);
 }
 
 #[test]
-fn sysfs_is_that_of_this_namespace_whatever_is_mounted() {
+fn sysfs_shows_this_namespace_whatever_is_mounted() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().queues(2).build().unwrap();
     let device = lab.server.interface();
@@ -53,7 +53,7 @@ fn sysfs_is_that_of_this_namespace_whatever_is_mounted() {
 }
 
 #[test]
-fn routes_tell_the_device_from_ourselves() {
+fn routes_distinguish_other_hosts_from_local_addresses() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().build().unwrap();
     lab.client

@@ -1,4 +1,4 @@
-//! Processes as they are: this one, and children that wait in every way there is.
+//! Processes: this one, and children that wait in each possible way.
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,7 +15,7 @@ fn myself() -> Process {
     Process::open(std::process::id()).unwrap()
 }
 
-/// What some thread of this process does, once `is_it`.
+/// Waits until a thread of this process is in such a wait.
 fn some_thread(is_it: impl Fn(&Wait) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -29,7 +29,7 @@ fn some_thread(is_it: impl Fn(&Wait) -> bool) {
 }
 
 #[test]
-fn what_is_taken_is_the_same_socket() {
+fn a_duplicated_descriptor_is_the_same_socket() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_nonblocking(true).unwrap();
@@ -51,11 +51,15 @@ fn what_is_taken_is_the_same_socket() {
     assert_ne!(heard.cookie, one.cookie);
     sockopt::set_busy_poll(&taken, 77).unwrap();
     drop(taken);
-    assert_eq!(sockopt::busy_poll(&stream).unwrap(), 77, "it stays when the taker has let go");
+    assert_eq!(
+        sockopt::busy_poll(&stream).unwrap(),
+        77,
+        "the setting stays when the duplicate is closed"
+    );
 }
 
 #[test]
-fn an_unbound_socket_has_no_address_and_a_closed_number_no_file() {
+fn an_unbound_socket_has_no_address_and_a_closed_descriptor_no_file() {
     let unbound =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
             .unwrap();
@@ -68,7 +72,7 @@ fn an_unbound_socket_has_no_address_and_a_closed_number_no_file() {
 }
 
 #[test]
-fn an_epoll_is_known_by_what_it_watches() {
+fn an_epolls_watches_are_listed() {
     let (one, two) =
         (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let instance = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
@@ -80,7 +84,7 @@ fn an_epoll_is_known_by_what_it_watches() {
         epoll::add(&instance, socket, epoll::EventData::new_u64(9), events).unwrap();
     }
     let watches = me.watches(instance.as_raw_fd()).unwrap();
-    // In the kernel's order, which is that of the files in its memory.
+    // In the kernel's order, which is that of the files' addresses.
     for socket in [&one, &two] {
         let watch = watches.iter().find(|watch| watch.fd == socket.as_raw_fd()).unwrap();
         assert_eq!(me.kind(watch.fd), Some(Kind::Socket { inode: watch.inode }));
@@ -92,7 +96,7 @@ fn an_epoll_is_known_by_what_it_watches() {
 }
 
 #[test]
-fn every_way_of_waiting_is_seen() {
+fn each_kind_of_wait_is_recognised() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let instance = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
@@ -154,10 +158,10 @@ fn every_way_of_waiting_is_seen() {
 }
 
 #[test]
-fn a_program_is_known_by_what_it_was_started_as() {
+fn called_returns_the_path_a_program_was_started_by() {
     let link = std::env::temp_dir().join(format!("busypoll-link-{}", std::process::id()));
     std::os::unix::fs::symlink("/bin/sleep", &link).unwrap();
-    // Most are seen in the middle of their exec, some before their memory has the name.
+    // Most are seen during their exec, some before the auxiliary vector is written.
     for _ in 0..100 {
         let mut child = Command::new(&link).arg("600").stdin(Stdio::null()).spawn().unwrap();
         let held = Process::open(child.id()).unwrap();
@@ -171,7 +175,7 @@ fn a_program_is_known_by_what_it_was_started_as() {
 }
 
 #[test]
-fn a_process_that_has_ended_is_gone_whoever_gets_its_number() {
+fn an_ended_process_is_not_found_even_if_its_pid_is_reused() {
     let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
     let held = Process::open(child.id()).unwrap();
     assert!(held.is_alive() && held.start_time() >= myself().start_time());
@@ -195,7 +199,7 @@ fn a_process_that_has_ended_is_gone_whoever_gets_its_number() {
 }
 
 #[test]
-fn a_thread_is_no_process() {
+fn the_number_of_a_thread_is_not_a_process() {
     let (tell, told) = std::sync::mpsc::channel();
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let thread = thread::spawn(move || {
@@ -210,7 +214,7 @@ fn a_thread_is_no_process() {
 }
 
 #[test]
-fn what_may_not_be_looked_at_is_named_with_the_capability() {
+fn a_refused_access_names_the_capability() {
     busypoll_lab::needs_root!();
     let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
     let pid = child.id();
@@ -235,7 +239,7 @@ fn a_name_cut_in_the_middle_of_a_character_hides_no_process() {
     std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
     let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
     std::fs::remove_file(&program).unwrap();
-    // The parent goes on a little before the child has its name.
+    // The parent may run before the child has its name.
     let comm = || std::fs::read(format!("/proc/{}/comm", child.id())).unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     while String::from_utf8(comm()).is_ok() && Instant::now() < deadline {

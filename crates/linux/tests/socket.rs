@@ -1,4 +1,4 @@
-//! Socket options and epoll parameters on real sockets, as anybody and as nobody in particular.
+//! Socket options and epoll parameters on real sockets, with and without privileges.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn new_epoll() -> std::os::fd::OwnedFd {
 }
 
 #[test]
-fn busy_poll_comes_back_as_it_was_set() {
+fn busy_poll_reads_back_as_set() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     for micros in [50, 0, 7] {
         sockopt::set_busy_poll(&listener, micros).unwrap();
@@ -34,7 +34,7 @@ fn busy_poll_comes_back_as_it_was_set() {
 }
 
 #[test]
-fn values_no_kernel_takes_are_refused_with_the_range() {
+fn values_out_of_range_are_refused_with_the_range() {
     let error = sockopt::set_busy_poll(udp(), u32::MAX).unwrap_err();
     assert!(matches!(error, Error::OutOfRange { .. }));
     assert_eq!(
@@ -54,14 +54,14 @@ fn loopback_packets_bring_no_napi_id() {
 }
 
 #[test]
-fn a_descriptor_that_is_no_socket_is_an_error() {
+fn a_descriptor_that_is_not_a_socket_is_an_error() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let error = sockopt::busy_poll(file).unwrap_err().to_string();
     assert!(error.starts_with("getting SO_BUSY_POLL: "), "{error}");
 }
 
 #[test]
-fn prefer_and_budget_name_the_capability_they_need() {
+fn refused_prefer_and_budget_name_the_capability() {
     without_capabilities(|| {
         let socket = udp();
         for error in [
@@ -81,13 +81,13 @@ fn prefer_and_budget_name_the_capability_they_need() {
 }
 
 #[test]
-fn prefer_and_budget_are_set_by_root() {
+fn root_may_set_prefer_and_budget() {
     busypoll_lab::needs_root!();
     let socket = udp();
     sockopt::set_prefer_busy_poll(&socket, true).unwrap();
     assert!(sockopt::prefer_busy_poll(&socket).unwrap());
     sockopt::set_busy_poll_budget(&socket, 16).unwrap();
-    // No reading it back; but lowering needs no capability and raising again does.
+    // The budget cannot be read back; but lowering needs no capability and raising does.
     without_capabilities(|| {
         sockopt::set_busy_poll_budget(&socket, 15).unwrap();
         assert!(sockopt::set_busy_poll_budget(&socket, 16).is_err());
@@ -95,7 +95,7 @@ fn prefer_and_budget_are_set_by_root() {
 }
 
 #[test]
-fn capabilities_are_those_of_the_thread() {
+fn capabilities_belong_to_the_thread() {
     let before = Caps::current().unwrap();
     without_capabilities(|| {
         let caps = Caps::current().unwrap();
@@ -108,7 +108,7 @@ fn capabilities_are_those_of_the_thread() {
 }
 
 #[test]
-fn epoll_parameters_come_back_as_they_were_set() {
+fn epoll_parameters_read_back_as_set() {
     let epoll = new_epoll();
     assert_eq!(epoll::params(&epoll).unwrap(), EpollParams::default());
     let params = EpollParams { busy_poll_usecs: 100, busy_poll_budget: 64, prefer_busy_poll: true };
@@ -126,7 +126,7 @@ fn a_large_epoll_budget_needs_the_capability() {
 }
 
 #[test]
-fn what_is_no_epoll_instance_is_told_apart() {
+fn a_descriptor_that_is_not_an_epoll_instance_is_an_error() {
     assert!(matches!(epoll::params(udp()), Err(Error::NotEpoll)));
     assert!(matches!(
         epoll::set_params(std::fs::File::open("/dev/null").unwrap(), EpollParams::default()),
@@ -135,7 +135,7 @@ fn what_is_no_epoll_instance_is_told_apart() {
 }
 
 #[test]
-fn the_epoll_instances_of_this_process_are_found() {
+fn instances_lists_the_epoll_instances_of_this_process() {
     let epoll = new_epoll();
     let marked = EpollParams { busy_poll_usecs: 12_345, ..Default::default() };
     epoll::set_params(&epoll, marked).unwrap();
@@ -146,7 +146,7 @@ fn the_epoll_instances_of_this_process_are_found() {
 
 const CHILD: &str = "BUSYPOLL_TEST_CHILD";
 
-/// Root of a user namespace of its own has every capability and still may not: this child asks.
+/// Root of another user namespace has every capability there, which is not enough: checked in this child process.
 #[test]
 fn child_in_a_user_namespace() {
     if std::env::var_os(CHILD).is_none() {
@@ -162,7 +162,7 @@ fn child_in_a_user_namespace() {
 }
 
 #[test]
-fn root_in_a_user_namespace_is_told_to_leave_it() {
+fn in_a_user_namespace_the_error_says_to_run_outside() {
     let map = format!("0 {} 1", rustix::process::geteuid().as_raw());
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child_in_a_user_namespace"]).env(CHILD, "1");

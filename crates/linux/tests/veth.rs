@@ -18,7 +18,7 @@ use busypoll_linux::{Error, NapiId, irq, netns, sockopt, stat};
 use common::without_capabilities;
 
 #[test]
-fn a_link_is_what_it_was_made_as() {
+fn a_link_reports_the_attributes_it_was_made_with() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().queues(2).mtu(1400).build().unwrap();
     let host = &lab.server;
@@ -40,7 +40,7 @@ fn a_link_is_what_it_was_made_as() {
 }
 
 #[test]
-fn gro_gives_veth_its_napi_instances_and_takes_them_away() {
+fn veth_has_napi_instances_only_while_gro_is_on() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().queues(2).gro(false).build().unwrap();
     let host = &lab.server;
@@ -70,7 +70,7 @@ fn gro_gives_veth_its_napi_instances_and_takes_them_away() {
 }
 
 #[test]
-fn napi_settings_come_back_as_they_were_set() {
+fn napi_settings_read_back_as_set() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().build().unwrap();
     let host = &lab.server;
@@ -98,7 +98,7 @@ fn napi_settings_come_back_as_they_were_set() {
             assert!(now.pid.is_some() && before.pid.is_none());
         }
 
-        // What is not named is left alone.
+        // Settings that are not named stay.
         let change = NapiChange { defer_hard_irqs: Some(7), ..Default::default() };
         netdev.set_napi(host.ifindex(), before.id, change).unwrap();
         let now = netdev.napi(before.id).unwrap();
@@ -118,7 +118,7 @@ fn napi_settings_come_back_as_they_were_set() {
 }
 
 #[test]
-fn ethtool_sees_and_changes_what_the_device_has() {
+fn ethtool_reads_and_changes_features_and_channels() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().queues(2).build().unwrap();
     let host = &lab.client;
@@ -134,19 +134,19 @@ fn ethtool_sees_and_changes_what_the_device_has() {
         veth.set_features(TSO, false).unwrap();
         assert!(veth.all_off(TSO).unwrap() && veth.all_on(GRO).unwrap());
 
-        // What was asked for and what is on are two things: TSO needs scatter-gather.
+        // A feature can be wanted but off: TSO needs scatter-gather.
         let scatter_gather = ["tx-scatter-gather", "tx-scatter-gather-fraglist"];
         veth.set_features(&scatter_gather, false).unwrap();
         let held = veth.set_features(TSO, true).unwrap_err();
         assert!(held.to_string().contains("while another feature forbids it"), "{held}");
         veth.set_features(&scatter_gather, true).unwrap();
-        assert!(veth.all_off(TSO).unwrap(), "a refused wish does not come true later");
+        assert!(veth.all_off(TSO).unwrap(), "a refused request does not take effect later");
         veth.set_features(TSO, true).unwrap();
         veth.set_features(&scatter_gather, false).unwrap();
         assert!(veth.all_off(TSO).unwrap());
         veth.set_features(TSO, false).unwrap();
         veth.set_features(&scatter_gather, true).unwrap();
-        assert!(veth.all_off(TSO).unwrap(), "switched off for good, not only held off");
+        assert!(veth.all_off(TSO).unwrap(), "no longer wanted, not only prevented");
 
         let denied = without_capabilities(|| veth.set_features(TSO, true)).unwrap_err();
         assert!(denied.to_string().contains("CAP_NET_ADMIN"), "{denied}");
@@ -163,7 +163,7 @@ fn ethtool_sees_and_changes_what_the_device_has() {
         let change = CoalesceChange { rx_usecs: Some(0), ..Default::default() };
         assert!(matches!(veth.set_coalesce(change), Err(Error::DeviceLacks { .. })));
         let lacks = Ethtool::open("lo").err().unwrap().to_string();
-        assert_eq!(lacks, "lo does not support this: telling its driver");
+        assert_eq!(lacks, "lo does not support this: reading its driver");
         for name in ["nosuch0", "", "a-name-much-too-long", concat!("lo", "\0", "x")] {
             assert!(matches!(Ethtool::open(name), Err(Error::NoDevice { .. })), "{name:?}");
         }
@@ -171,7 +171,7 @@ fn ethtool_sees_and_changes_what_the_device_has() {
     .unwrap();
 }
 
-/// TAP is the one software device that coalesces, by frames only: it hands up packets in batches.
+/// TAP is the only software device with coalescing, by frames only: it hands up packets in batches.
 #[test]
 fn coalescing_changes_only_what_was_named() {
     busypoll_lab::needs_root!();
@@ -241,7 +241,7 @@ fn host_wide_settings_are_not_visible_in_another_namespace() {
         .unwrap();
 }
 
-/// The whole plane at once: GRO gives a NAPI id, the socket learns it, `SO_BUSY_POLL` polls it, and
+/// The whole kernel plane: GRO gives NAPI ids, the socket learns one, `SO_BUSY_POLL` polls it, and
 /// the counter of the receiver's namespace proves it.
 #[test]
 fn busy_polling_shows_in_the_receivers_counter() {
@@ -269,7 +269,7 @@ fn busy_polling_shows_in_the_receivers_counter() {
     let receiver = lab
         .server
         .spawn_thread(lab.server.cpu(), move || {
-            // Ends by itself when a packet is found by polling, or gives up after many were not.
+            // Ends when polling has found a packet, or gives up after many rounds.
             for _ in 0..200_000 {
                 server.recv(&mut [0; 8]).unwrap();
                 if stat::busy_poll_rx_packets().unwrap() > before {
@@ -279,7 +279,7 @@ fn busy_polling_shows_in_the_receivers_counter() {
             }
         })
         .unwrap();
-    // On a CPU of its own: nothing is left to poll for where the sender had to stop for the receiver to run.
+    // The sender has a CPU of its own: if it had to stop for the receiver to run, there would be nothing to poll for.
     client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&over);
@@ -299,7 +299,7 @@ fn busy_polling_shows_in_the_receivers_counter() {
 }
 
 #[test]
-fn attributes_and_wishes_can_be_written_and_say_what_they_became() {
+fn written_attributes_and_wanted_features_read_back() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().queues(2).build().unwrap();
     let host = &lab.server;
@@ -320,14 +320,14 @@ fn attributes_and_wishes_can_be_written_and_say_what_they_became() {
         assert!(error.unwrap_err().to_string().contains("CAP_NET_ADMIN"));
 
         let veth = Ethtool::open(device).unwrap();
-        // TSO needs scatter-gather: the wish is kept and comes true with it.
+        // TSO needs scatter-gather: the request is kept and takes effect with it.
         let gather = "tx-scatter-gather";
-        assert!(!veth.wish(gather, false).unwrap().on);
-        let tso = veth.wish(TSO[0], true).unwrap();
+        assert!(!veth.set_wanted(gather, false).unwrap().on);
+        let tso = veth.set_wanted(TSO[0], true).unwrap();
         assert!(tso.wanted && !tso.on);
-        assert!(veth.wish(gather, true).unwrap().on);
+        assert!(veth.set_wanted(gather, true).unwrap().on);
         assert!(veth.all_on(&TSO[..1]).unwrap());
-        let error = veth.wish("netns-local", true).unwrap_err().to_string();
+        let error = veth.set_wanted("netns-local", true).unwrap_err().to_string();
         assert!(error.contains("netns-local"), "{error}");
         assert_eq!(veth.permanent_address().unwrap(), None);
 
@@ -341,7 +341,7 @@ fn attributes_and_wishes_can_be_written_and_say_what_they_became() {
 
 #[test]
 fn an_interrupt_has_names_and_cpus() {
-    // Of the machine, so looked at only.
+    // The machine's interrupts: read only.
     for irq in stat::interrupts().unwrap().rows.iter().filter_map(|r| r.name.parse().ok()) {
         let cpus = irq::affinity(irq).unwrap();
         assert!(cpus.iter().count() > 0, "interrupt {irq}");

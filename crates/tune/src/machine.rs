@@ -191,13 +191,13 @@ impl Machine {
                 );
             }
         }
-        let accepts = device.ethtool.accepts().ok()?;
-        let accepted = match key {
-            Key::RxFrames => accepts.rx_frames,
-            Key::AdaptiveRx => accepts.adaptive_rx,
-            _ => accepts.rx_usecs,
+        let supported = device.ethtool.supported_coalesce().ok()?;
+        let is_supported = match key {
+            Key::RxFrames => supported.rx_frames,
+            Key::AdaptiveRx => supported.adaptive_rx,
+            _ => supported.rx_usecs,
         };
-        (!accepted).then(|| "its driver does not know it".into())
+        (!is_supported).then(|| "its driver does not know it".into())
     }
 
     /// Reads a setting. Of a feature: whether it is asked for.
@@ -305,7 +305,7 @@ impl Machine {
             }
             (Key::RxRing, _) => rings(RingChange { rx: Some(number()?), ..Default::default() }),
             (Key::TxRing, _) => rings(RingChange { tx: Some(number()?), ..Default::default() }),
-            (Key::Feature(name), _) => device.ethtool.wish(name, switch()?).map(drop),
+            (Key::Feature(name), _) => device.ethtool.set_wanted(name, switch()?).map(drop),
             (Key::InterruptCpus, At::Irq { .. }) => {
                 irq::set_affinity(self.irq(device, knob)?, &cpus()?)
             }

@@ -33,7 +33,7 @@ pub(crate) struct Process {
     /// What each epoll instance watches, by its descriptor; missing where it could not be read.
     pub(crate) watches: BTreeMap<RawFd, Vec<Watch>>,
     /// The sockets and threads of the process, indexed by how packets are waited for.
-    ways: Ways,
+    wait_index: WaitIndex,
     /// Its sockets are in the stack plane of `busypoll run`. The process does not wait on their kernel companions, so
     /// these are left out.
     pub(crate) on_stack_plane: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Process {
 
 /// How a process waits for its sockets, indexed because there may be thousands of sockets.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
+pub(super) struct WaitIndex {
     /// The epoll instances that watch a socket, by its inode.
     pub(super) watchers: HashMap<u64, Vec<RawFd>>,
     pub(super) epolls: HashMap<RawFd, EpollParams>,
@@ -78,7 +78,7 @@ impl Census {
         }
         let mut census = match Self::by_bpf(scope) {
             Ok(census) => census,
-            Err(why) => super::own::census(scope, report, &why)?,
+            Err(why) => super::unprivileged::census(scope, report, &why)?,
         };
         census.processes.retain(|_, p| p.sockets().next().is_some() || scope.pids.contains(&p.pid));
         for process in census.processes.values_mut() {
@@ -94,7 +94,7 @@ impl Census {
                 process.files.clear();
             }
             process.read_watches();
-            process.sort_ways();
+            process.index_waits();
         }
         Ok(census)
     }
@@ -165,7 +165,7 @@ impl Census {
                         seen.waits.extend(thread.waits);
                         seen.sleeps |= thread.sleeps;
                     }
-                    now.get_mut().sort_ways();
+                    now.get_mut().index_waits();
                 }
             }
         }
@@ -219,20 +219,20 @@ impl Process {
             .map(|(o, _)| *o)
     }
 
-    pub(super) fn ways(&self) -> &Ways {
-        &self.ways
+    pub(super) fn wait_index(&self) -> &WaitIndex {
+        &self.wait_index
     }
 
-    fn sort_ways(&mut self) {
-        let mut ways = Ways::default();
+    fn index_waits(&mut self) {
+        let mut index = WaitIndex::default();
         for (epoll, watched) in &self.watches {
             for watch in watched.iter().filter(|watch| watch.socket) {
-                ways.watchers.entry(watch.inode).or_default().push(*epoll);
+                index.watchers.entry(watch.inode).or_default().push(*epoll);
             }
         }
         for file in &self.files {
             if let Kind::Epoll { params, .. } = file.kind {
-                ways.epolls.entry(file.fd).or_insert(params);
+                index.epolls.entry(file.fd).or_insert(params);
             }
         }
         for thread in self.threads.values() {
@@ -240,18 +240,18 @@ impl Process {
                 match wait {
                     // A thread that sleeps elsewhere only drains the socket with such a call.
                     Wait::Receive { fd, nonblock: true } if !thread.sleeps => {
-                        ways.spun.insert(*fd);
+                        index.spun.insert(*fd);
                     }
                     Wait::Receive { fd, nonblock: false } => {
-                        ways.received.insert(*fd);
+                        index.received.insert(*fd);
                     }
-                    Wait::Poll { fds } => ways.polled.extend(fds),
-                    Wait::Uring { .. } => ways.uring = true,
+                    Wait::Poll { fds } => index.polled.extend(fds),
+                    Wait::Uring { .. } => index.uring = true,
                     _ => {}
                 }
             }
         }
-        self.ways = ways;
+        self.wait_index = index;
     }
 
     fn read_watches(&mut self) {

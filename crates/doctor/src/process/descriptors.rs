@@ -21,7 +21,7 @@ pub(crate) fn class(socket: &Socket) -> Class {
 }
 
 /// `udp 10.0.0.1:53`, `tcp 10.0.0.1:22 -> 10.0.0.2:4711`.
-pub(crate) fn words(socket: &Socket) -> String {
+pub(crate) fn describe(socket: &Socket) -> String {
     let protocol = match class(socket) {
         Class::Tcp => "tcp",
         Class::Ktls => "tcp with kTLS",

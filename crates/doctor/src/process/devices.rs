@@ -7,7 +7,7 @@ use busypoll_linux::link::Links;
 use busypoll_linux::netns;
 use busypoll_linux::route::route_to;
 
-use super::{Census, Life, Napis, class};
+use super::{Census, NapiState, Napis, class};
 use crate::can::device;
 use crate::{Report, Scope};
 
@@ -37,15 +37,15 @@ pub(super) fn check(scope: &Scope, census: &Census, napis: &Napis, report: &mut 
             there.loopback = true;
             continue;
         }
-        match (socket.napi.map(|id| napis.life(id)), socket.peer) {
-            (Some(Life::Alive(place)), _) => {
+        match (socket.napi.map(|id| napis.state(id)), socket.peer) {
+            (Some(NapiState::Alive(location)), _) => {
                 // The id may be that of a lower device in another namespace.
-                wanted.entry(place.netns).or_default().names.insert(place.device.clone());
+                wanted.entry(location.netns).or_default().names.insert(location.device.clone());
             }
             (_, Some(peer)) if there.peers.len() < 64 => drop(there.peers.insert(peer.ip())),
             _ => there.any = true,
         }
-            // A connected peer fixes the device; an id learnt earlier does not.
+        // A connected peer fixes the device; an id learnt earlier does not.
         if socket.peer.is_none() {
             wanted.entry(socket.netns).or_default().any = true;
         }

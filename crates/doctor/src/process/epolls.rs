@@ -9,9 +9,9 @@ use busypoll_linux::process::Wait;
 
 use super::descriptors::class;
 use super::judge::Judge;
-use super::napis::Place;
+use super::napis::NapiLocation;
 use super::sockets::{defer, defers, not_deferred};
-use super::{Life, Process};
+use super::{NapiState, Process};
 use crate::rules::{
     EPOLL_NESTED, EPOLL_NESTED_OFF, EPOLL_NO_NAPI, EPOLL_OFF, EPOLL_READY, EPOLL_SEVERAL,
     EPOLL_SPIN, PREFER_NO_DEFER, URING_OFF,
@@ -40,7 +40,7 @@ impl Judge<'_> {
         if let Some(outer) = process.waited_through(fd) {
             let outer_params = process.epoll_params(outer).unwrap_or_default();
             let on = |params: EpollParams| params.busy_poll_usecs > 0 || params.prefer_busy_poll;
-            let place = match (on(params), on(outer_params)) {
+            let where_set = match (on(params), on(outer_params)) {
                 (true, true) => "both have parameters",
                 (true, false) => "the parameters are at the inner one",
                 (false, true) => "the parameters are at the outer one",
@@ -50,7 +50,7 @@ impl Judge<'_> {
                 on(params) || on(outer_params) || members.iter().any(|s| s.busy_poll_usecs > 0);
             if set || self.asked {
                 let what = format!(
-                    "epoll fd {outer} is waited in, and watches epoll fd {fd}, which holds {sockets}; {place}"
+                    "epoll fd {outer} is waited in, and watches epoll fd {fd}, which holds {sockets}; {where_set}"
                 );
                 let rule = if set { &EPOLL_NESTED } else { &EPOLL_NESTED_OFF };
                 self.add(process.pid, say(rule, what));
@@ -76,34 +76,34 @@ impl Judge<'_> {
             }
             return;
         }
-        let mut alive: BTreeMap<u32, &Place> = BTreeMap::new();
+        let mut alive: BTreeMap<u32, &NapiLocation> = BTreeMap::new();
         let mut unknown = false;
         for socket in &members {
-            match socket.napi.map(|id| (id, self.napis.life(id))) {
-                Some((id, Life::Alive(place))) => drop(alive.insert(id.get(), place)),
-                Some((_, Life::Unknown)) => unknown = true,
+            match socket.napi.map(|id| (id, self.napis.state(id))) {
+                Some((id, NapiState::Alive(location))) => drop(alive.insert(id.get(), location)),
+                Some((_, NapiState::Unknown)) => unknown = true,
                 _ => {}
             }
         }
-        let places: Vec<&Place> = alive.values().copied().collect();
-        let finding = match places[..] {
+        let locations: Vec<&NapiLocation> = alive.values().copied().collect();
+        let finding = match locations[..] {
             _ if unknown => return,
             [] => {
                 let here = members.iter().all(|s| self.napis.is_local(s));
                 let why = if here { ": their packets do not leave this host" } else { "" };
                 say(&EPOLL_NO_NAPI, format!("none of {sockets} has one{why}"))
             }
-            [place] if params.prefer_busy_poll && !defers(place) => {
-                let what = format!("prefer_busy_poll, but {}", not_deferred(place));
-                say(&PREFER_NO_DEFER, what).remedy(defer(process, place))
+            [location] if params.prefer_busy_poll && !defers(location) => {
+                let what = format!("prefer_busy_poll, but {}", not_deferred(location));
+                say(&PREFER_NO_DEFER, what).remedy(defer(process, location))
             }
-            [place] => say(&EPOLL_READY, format!("{sockets} of {place}")),
+            [location] => say(&EPOLL_READY, format!("{sockets} of {location}")),
             [first, ..] => {
                 let list: Vec<String> = alive.iter().map(|(id, p)| format!("{id} ({p})")).collect();
                 let shown = list.get(..6).map_or_else(|| list.join(", "), |l| l.join(", ") + ", …");
                 let what = format!("{sockets} on {} NAPI instances: {shown}", list.len());
                 let finding = say(&EPOLL_SEVERAL, what);
-                match one_queue(&places, process, first) {
+                match one_queue(&locations, process, first) {
                     Some(command) => finding.remedy(command),
                     None => finding,
                 }
@@ -124,8 +124,12 @@ impl Judge<'_> {
 }
 
 /// The command that leaves the device one queue; only if all members are on one device.
-fn one_queue(places: &[&Place], process: &Process, first: &Place) -> Option<String> {
-    let same = places.iter().all(|p| (p.netns, &p.device) == (first.netns, &first.device));
+fn one_queue(
+    locations: &[&NapiLocation],
+    process: &Process,
+    first: &NapiLocation,
+) -> Option<String> {
+    let same = locations.iter().all(|p| (p.netns, &p.device) == (first.netns, &first.device));
     let channels = first.one_channel?;
     same.then(|| {
         process.in_its_namespace(first, format!("ethtool -L {} {channels} 1", first.device))

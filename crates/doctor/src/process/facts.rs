@@ -5,8 +5,8 @@ use busypoll_linux::bpf::files::{Kind, Socket};
 use serde::Serialize;
 use std::os::fd::RawFd;
 
-use super::descriptors::words;
-use super::{Census, Life, Napis, Process};
+use super::descriptors::describe;
+use super::{Census, NapiState, Napis, Process};
 use crate::{Report, Scope, count};
 
 /// A process in the JSON report.
@@ -37,7 +37,7 @@ struct DescriptorFacts {
 /// The text report shows at most this many descriptors of a process.
 const SHOWN: usize = 20;
 
-pub(super) fn tell(scope: &Scope, census: &Census, napis: &Napis, report: &mut Report) {
+pub(super) fn add(scope: &Scope, census: &Census, napis: &Napis, report: &mut Report) {
     let mut lines = Vec::new();
     let mut facts = Vec::new();
     for process in census.processes.values() {
@@ -78,7 +78,7 @@ fn of_file(process: &Process, fd: RawFd, kind: &Kind, napis: &Napis) -> Option<D
                 (true, _) => format!("epoll, watches {}", count(watched, "thing")),
             };
             // It takes its NAPI id from a socket with events, and drops it after a poll in vain.
-            let alive = |id: &NapiId| matches!(napis.life(*id), Life::Alive(_));
+            let alive = |id: &NapiId| matches!(napis.state(*id), NapiState::Alive(_));
             let napi = napi.or_else(|| members.iter().filter_map(|s| s.napi).find(alive));
             let waiting = process.threads.values().any(|t| t.waits_in_epoll(fd));
             DescriptorFacts {
@@ -99,19 +99,19 @@ fn of_file(process: &Process, fd: RawFd, kind: &Kind, napis: &Napis) -> Option<D
 
 fn of_socket(process: &Process, fd: RawFd, socket: &Socket, napis: &Napis) -> DescriptorFacts {
     DescriptorFacts {
-        waits: process.waiting(fd, socket).words(),
+        waits: process.waiting(fd, socket).describe(),
         busy_poll_usecs: socket.busy_poll_usecs.into(),
         prefer_busy_poll: socket.prefer_busy_poll,
         busy_poll_budget: socket.busy_poll_budget,
-        ..DescriptorFacts::of_napi(fd, words(socket), socket.napi, napis)
+        ..DescriptorFacts::of_napi(fd, describe(socket), socket.napi, napis)
     }
 }
 
 impl DescriptorFacts {
     fn of_napi(fd: RawFd, what: String, id: Option<NapiId>, napis: &Napis) -> Self {
-        let life = id.map(|id| napis.life(id));
-        let place = match life {
-            Some(Life::Alive(place)) => Some(place),
+        let state = id.map(|id| napis.state(id));
+        let location = match state {
+            Some(NapiState::Alive(location)) => Some(location),
             _ => None,
         };
         DescriptorFacts {
@@ -122,13 +122,13 @@ impl DescriptorFacts {
             prefer_busy_poll: false,
             busy_poll_budget: 0,
             napi_id: id.map(|id| id.get()),
-            napi: life.map(|life| match life {
-                Life::Alive(_) => "alive",
-                Life::Dead => "dead",
-                Life::Unknown => "unknown",
+            napi: state.map(|state| match state {
+                NapiState::Alive(_) => "alive",
+                NapiState::Dead => "dead",
+                NapiState::Unknown => "unknown",
             }),
-            device: place.map(|p| p.device.clone()),
-            queue: place.and_then(|p| p.queue),
+            device: location.map(|p| p.device.clone()),
+            queue: location.and_then(|p| p.queue),
         }
     }
 
@@ -146,7 +146,7 @@ impl DescriptorFacts {
                 line += &format!("; napi {id} {device} queue {queue}");
             }
             (Some(id), _, Some(device), None) => line += &format!("; napi {id} {device}"),
-            (Some(id), Some(life), ..) => line += &format!("; napi {id} {life}"),
+            (Some(id), Some(state), ..) => line += &format!("; napi {id} {state}"),
             _ => line += "; no napi",
         }
         line

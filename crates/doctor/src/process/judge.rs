@@ -8,7 +8,7 @@ use busypoll_linux::bpf::files::{Kind, Socket};
 use busypoll_linux::{EpollParams, NapiId, epoll};
 use rustix::event::epoll::{CreateFlags, create};
 
-use super::{Life, Napis, Process};
+use super::{NapiState, Napis, Process};
 use crate::finding::Finding;
 use crate::rules::STACK_PLANE;
 use crate::{Report, Scope, Subject};
@@ -81,7 +81,7 @@ impl<'a> Judge<'a> {
     }
 
     pub(crate) fn is_alive(&self, socket: &Socket) -> bool {
-        socket.napi.is_some_and(|id| matches!(self.napis.life(id), Life::Alive(_)))
+        socket.napi.is_some_and(|id| matches!(self.napis.state(id), NapiState::Alive(_)))
     }
 
     /// The evidence about `net.core.busy_poll`.
@@ -151,13 +151,13 @@ pub(crate) struct Waiting {
 impl Process {
     /// How threads wait for one of its sockets.
     pub(crate) fn waiting(&self, fd: RawFd, socket: &Socket) -> Waiting {
-        let ways = self.ways();
+        let index = self.wait_index();
         let mut waiting = Waiting {
-            receive: ways.received.contains(&fd),
-            spin: ways.spun.contains(&fd),
-            poll: ways.polled.contains(&fd),
-            epolls: ways.watchers.get(&socket.inode).cloned().unwrap_or_default(),
-            uring: ways.uring,
+            receive: index.received.contains(&fd),
+            spin: index.spun.contains(&fd),
+            poll: index.polled.contains(&fd),
+            epolls: index.watchers.get(&socket.inode).cloned().unwrap_or_default(),
+            uring: index.uring,
         };
         waiting.spin &= !waiting.receive && !waiting.poll && waiting.epolls.is_empty();
         waiting.uring &= !waiting.receives() && !waiting.poll && waiting.epolls.is_empty();
@@ -166,7 +166,7 @@ impl Process {
 
     /// The parameters of one of its epoll instances.
     pub(crate) fn epoll_params(&self, epoll: RawFd) -> Option<EpollParams> {
-        self.ways().epolls.get(&epoll).copied()
+        self.wait_index().epolls.get(&epoll).copied()
     }
 }
 
@@ -177,7 +177,7 @@ impl Waiting {
     }
 
     /// In words.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let mut ways: Vec<String> = Vec::new();
         if self.receive {
             ways.push("receive call".into());

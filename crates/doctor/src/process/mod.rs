@@ -7,10 +7,10 @@ mod epolls;
 mod facts;
 mod judge;
 mod napis;
-mod own;
+mod scheduling;
 mod sockets;
 mod spinners;
-mod standing;
+mod unprivileged;
 
 use std::fs;
 
@@ -19,8 +19,8 @@ use busypoll_linux::sysctl::host_busy_poll;
 use crate::{Error, Report, Scope};
 
 pub(crate) use census::{Census, Process};
-pub(crate) use descriptors::{Class, class, words};
-pub(crate) use napis::{Life, Napis, Place};
+pub(crate) use descriptors::{Class, class, describe};
+pub(crate) use napis::{NapiLocation, NapiState, Napis};
 
 /// Checks processes: those asked for, else all, unless a device or a peer was asked for.
 pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
@@ -28,7 +28,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
         return Ok(());
     }
     for pid in &scope.pids {
-        standing::refuse_the_dead(*pid)?;
+        scheduling::refuse_zombie(*pid)?;
     }
     let census = Census::take(scope, report)?;
     let napis = Napis::find(census.sockets());
@@ -36,13 +36,13 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     for process in census.processes.values() {
         judge.process(process);
         if judge.asked {
-            standing::judge(&mut judge, process);
+            scheduling::judge(&mut judge, process);
         }
     }
     spinners::judge(&mut judge, &census);
     judge.report(report);
     devices::check(scope, &census, &napis, report);
-    facts::tell(scope, &census, &napis, report);
+    facts::add(scope, &census, &napis, report);
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use super::Process;
 
 /// Where a living NAPI instance is.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct NapiLocation {
     pub(crate) device: String,
     /// The inode of the device's network namespace.
     pub(crate) netns: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Place {
     pub(crate) one_channel: Option<&'static str>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for NapiLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.queue {
             Some(queue) => write!(f, "{} queue {queue}", self.device),
@@ -41,8 +41,8 @@ impl fmt::Display for Place {
 
 /// The state of a NAPI id.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Life<'a> {
-    Alive(&'a Place),
+pub(crate) enum NapiState<'a> {
+    Alive(&'a NapiLocation),
     Dead,
     /// Not found, but not every network namespace could be searched.
     Unknown,
@@ -51,7 +51,7 @@ pub(crate) enum Life<'a> {
 /// The NAPI instances that sockets have learnt, and the peers that are local addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Napis {
-    alive: HashMap<NapiId, Place>,
+    alive: HashMap<NapiId, NapiLocation>,
     local: HashSet<(u32, IpAddr)>,
     complete: bool,
 }
@@ -116,20 +116,20 @@ impl Napis {
     fn look_into(&mut self, inode: u32, questions: &Questions) {
         let found = netns::with_inode(inode)
             .and_then(|path| netns::enter(&path, || look(inode, questions)).ok().flatten());
-        let Some((places, local)) = found else {
+        let Some((locations, local)) = found else {
             self.complete = false;
             return;
         };
-        self.alive.extend(places.into_iter().map(|p| (p.napi.id, p)));
+        self.alive.extend(locations.into_iter().map(|p| (p.napi.id, p)));
         self.local.extend(local.into_iter().map(|peer| (inode, peer)));
     }
 
     /// The state of an id.
-    pub(crate) fn life(&self, id: NapiId) -> Life<'_> {
+    pub(crate) fn state(&self, id: NapiId) -> NapiState<'_> {
         match self.alive.get(&id) {
-            Some(place) => Life::Alive(place),
-            None if self.complete => Life::Dead,
-            None => Life::Unknown,
+            Some(location) => NapiState::Alive(location),
+            None if self.complete => NapiState::Dead,
+            None => NapiState::Unknown,
         }
     }
 
@@ -143,11 +143,11 @@ impl Napis {
 }
 
 /// Inside the namespace: the wanted instances, and which of the peers are local addresses.
-fn look(inode: u32, questions: &Questions) -> Option<(Vec<Place>, Vec<IpAddr>)> {
+fn look(inode: u32, questions: &Questions) -> Option<(Vec<NapiLocation>, Vec<IpAddr>)> {
     let is_local =
         |peer: &&IpAddr| route_to(**peer).is_ok_and(|route| route.kind == RouteKind::Local);
     let local = questions.peers.iter().filter(is_local).copied().collect();
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     if !questions.ids.is_empty() {
         let mut netdev = Netdev::open().ok()?;
         let mut napis = netdev.all_napis().ok()?;
@@ -162,9 +162,9 @@ fn look(inode: u32, questions: &Questions) -> Option<(Vec<Place>, Vec<IpAddr>)> 
                 }
             }
         }
-        places.extend(napis.into_iter().map(|napi| {
+        locations.extend(napis.into_iter().map(|napi| {
             let link = links.iter().find(|l| l.ifindex == napi.ifindex);
-            Place {
+            NapiLocation {
                 device: link.map_or_else(|| "?".into(), |l| l.name.clone()),
                 one_channel: link.and_then(|l| one_channel(&l.name)),
                 netns: inode,
@@ -173,7 +173,7 @@ fn look(inode: u32, questions: &Questions) -> Option<(Vec<Place>, Vec<IpAddr>)> 
             }
         }));
     }
-    Some((places, local))
+    Some((locations, local))
 }
 
 fn one_channel(device: &str) -> Option<&'static str> {
@@ -187,10 +187,10 @@ fn one_channel(device: &str) -> Option<&'static str> {
 
 impl Process {
     /// A command about a device, run in the device's namespace.
-    pub(crate) fn in_its_namespace(&self, place: &Place, command: String) -> String {
+    pub(crate) fn in_its_namespace(&self, location: &NapiLocation, command: String) -> String {
         let ours = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).ok();
         let its = fs::metadata(format!("/proc/{}/ns/net", self.pid)).map(|m| m.ino()).ok();
-        match place.netns {
+        match location.netns {
             there if ours == Some(there.into()) => command,
             there if its == Some(there.into()) => {
                 format!("nsenter --net=/proc/{}/ns/net {command}", self.pid)
@@ -203,15 +203,20 @@ impl Process {
     }
 
     /// A command that writes a sysfs attribute of a device, run in the device's namespace.
-    pub(crate) fn write_in_its_namespace(&self, place: &Place, file: &str, value: &str) -> String {
+    pub(crate) fn write_in_its_namespace(
+        &self,
+        location: &NapiLocation,
+        file: &str,
+        value: &str,
+    ) -> String {
         let shown = busypoll_linux::sysfs::Sysfs::open().is_ok_and(|sysfs| sysfs.is_mounted());
-        let here = netns::inode().ok() == Some(place.netns) && shown;
-        let path = format!("/sys/class/net/{}/{file}", place.device);
+        let here = netns::inode().ok() == Some(location.netns) && shown;
+        let path = format!("/sys/class/net/{}/{file}", location.device);
         let write = format!("echo {value} > {path}");
         if here {
             return write;
         }
         let inside = format!("unshare -m sh -c 'mount -t sysfs sysfs /sys && {write}'");
-        self.in_its_namespace(place, inside)
+        self.in_its_namespace(location, inside)
     }
 }

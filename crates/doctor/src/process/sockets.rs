@@ -5,10 +5,10 @@ use std::os::fd::RawFd;
 
 use busypoll_linux::polls::{self, Facts, Obstacle, Queue, Way};
 
-use super::descriptors::{Class, class, words};
+use super::descriptors::{Class, class, describe};
 use super::judge::{Judge, Waiting};
-use super::napis::Place;
-use super::{Life, Process};
+use super::napis::NapiLocation;
+use super::{NapiState, Process};
 use crate::rules::{
     NOT_SEEN, PREFER_NO_DEFER, SOCK_IDLE, SOCK_IN_EPOLL, SOCK_IN_POLL, SOCK_IN_URING, SOCK_KTLS,
     SOCK_LOOPBACK, SOCK_MPTCP, SOCK_NO_NAPI, SOCK_OFF, SOCK_POLL_OFF, SOCK_RAW, SOCK_READY,
@@ -34,9 +34,9 @@ impl Judge<'_> {
         let waiting = process.waiting(fd, socket);
         let facts = self.facts(process, socket, &waiting, class);
         let say = |rule: &'static Rule, what: String| -> Finding {
-            rule.finding(process.descriptor(fd, words(socket)), what)
+            rule.finding(process.descriptor(fd, describe(socket)), what)
                 .evidence("SO_BUSY_POLL", format!("{} us", socket.busy_poll_usecs))
-                .evidence("waits", waiting.words())
+                .evidence("waits", waiting.describe())
         };
         let polling_epoll = matches!(facts.way, Way::Epoll { polls: Some(true), .. });
         if !facts.option && !polling_epoll {
@@ -63,11 +63,11 @@ impl Judge<'_> {
             return;
         }
         if facts.way == Way::Nobody {
-            let what = format!("{set}, and no thread waits for it; {}", self.napi_words(socket));
+            let what = format!("{set}, and no thread waits for it; {}", self.describe_napi(socket));
             return self.add(process.pid, say(&SOCK_IDLE, what));
         }
         if let Some(id) = socket.napi
-            && matches!(self.napis.life(id), Life::Unknown)
+            && matches!(self.napis.state(id), NapiState::Unknown)
         {
             self.unknown.insert(id);
         }
@@ -90,18 +90,18 @@ impl Judge<'_> {
             self.add(process.pid, finding);
         }
         if good {
-            let what = format!("{set}, receive calls, {}", self.napi_words(socket));
+            let what = format!("{set}, receive calls, {}", self.describe_napi(socket));
             self.add(process.pid, say(&SOCK_READY, what));
         }
     }
 
     /// The facts the verdict is based on.
     fn facts(&self, process: &Process, socket: &Socket, waiting: &Waiting, class: Class) -> Facts {
-        let queue = match socket.napi.map(|id| self.napis.life(id)) {
+        let queue = match socket.napi.map(|id| self.napis.state(id)) {
             None => Queue::None,
-            Some(Life::Alive(_)) => Queue::Alive,
-            Some(Life::Dead) => Queue::Dead,
-            Some(Life::Unknown) => Queue::Unknown,
+            Some(NapiState::Alive(_)) => Queue::Alive,
+            Some(NapiState::Dead) => Queue::Dead,
+            Some(NapiState::Unknown) => Queue::Unknown,
         };
         let way = if waiting.receives() {
             Way::Receive
@@ -215,16 +215,19 @@ impl Judge<'_> {
                 Some((&SOCK_NO_NAPI, what.into(), None))
             }
             Some(Obstacle::DeadForever) => {
-                let what = format!("NAPI id {id} is dead and will stay: the socket is not connected");
+                let what =
+                    format!("NAPI id {id} is dead and will stay: the socket is not connected");
                 Some((&SOCK_STALE_FOREVER, what, None))
             }
             Some(_) => {
                 Some((&SOCK_STALE, format!("NAPI id {id} is dead until the next packet"), None))
             }
-            None => match socket.napi.map(|id| self.napis.life(id)) {
-                Some(Life::Alive(place)) if socket.prefer_busy_poll && !defers(place) => {
-                    let what = format!("SO_PREFER_BUSY_POLL, but {}", not_deferred(place));
-                    Some((&PREFER_NO_DEFER, what, Some(defer(process, place))))
+            None => match socket.napi.map(|id| self.napis.state(id)) {
+                Some(NapiState::Alive(location))
+                    if socket.prefer_busy_poll && !defers(location) =>
+                {
+                    let what = format!("SO_PREFER_BUSY_POLL, but {}", not_deferred(location));
+                    Some((&PREFER_NO_DEFER, what, Some(defer(process, location))))
                 }
                 _ => None,
             },
@@ -232,33 +235,34 @@ impl Judge<'_> {
     }
 
     /// `napi 291 (eth0 queue 0)`, `no NAPI id`.
-    pub(super) fn napi_words(&self, socket: &Socket) -> String {
+    pub(super) fn describe_napi(&self, socket: &Socket) -> String {
         let Some(id) = socket.napi else { return "no NAPI id".into() };
-        match self.napis.life(id) {
-            Life::Alive(place) => format!("napi {id} ({place})"),
-            Life::Dead => format!("napi {id} (dead)"),
-            Life::Unknown => format!("napi {id} (of a device that cannot be seen)"),
+        match self.napis.state(id) {
+            NapiState::Alive(location) => format!("napi {id} ({location})"),
+            NapiState::Dead => format!("napi {id} (dead)"),
+            NapiState::Unknown => format!("napi {id} (of a device that cannot be seen)"),
         }
     }
 }
 
 /// Whether an instance's interrupts are deferred; assumed on a kernel without per-instance settings.
-pub(super) fn defers(place: &Place) -> bool {
-    place.napi.defer_hard_irqs.unwrap_or(1) > 0 && place.napi.gro_flush_timeout_ns.unwrap_or(1) > 0
+pub(super) fn defers(location: &NapiLocation) -> bool {
+    location.napi.defer_hard_irqs.unwrap_or(1) > 0
+        && location.napi.gro_flush_timeout_ns.unwrap_or(1) > 0
 }
 
-pub(super) fn not_deferred(place: &Place) -> String {
+pub(super) fn not_deferred(location: &NapiLocation) -> String {
     format!(
         "{} has defer-hard-irqs {} and gro-flush-timeout {} ns",
-        place.device,
-        place.napi.defer_hard_irqs.unwrap_or(0),
-        place.napi.gro_flush_timeout_ns.unwrap_or(0),
+        location.device,
+        location.napi.defer_hard_irqs.unwrap_or(0),
+        location.napi.gro_flush_timeout_ns.unwrap_or(0),
     )
 }
 
 /// The command that makes an instance's device defer interrupts, run in the device's namespace.
-pub(super) fn defer(process: &Process, place: &Place) -> String {
-    let (device, pid) = (&place.device, process.pid);
+pub(super) fn defer(process: &Process, location: &NapiLocation) -> String {
+    let (device, pid) = (&location.device, process.pid);
     let tune = format!("busypoll tune apply prefer-busy-poll --dev {device} --poller {pid}");
-    process.in_its_namespace(place, tune)
+    process.in_its_namespace(location, tune)
 }

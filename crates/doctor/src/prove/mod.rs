@@ -10,24 +10,24 @@
 //! | `units` | the packets of each socket and epoll instance |
 //! | `process`, `device` | the verdict on a process or a device: the share of its packets found by busy polling |
 //! | `passes` | the passes over its queues: evidence, and spinners that are in the way |
-//! | `why` | why packets were not found by busy polling |
-//! | `settle` | removes findings from settings that the packets refute |
+//! | `cause` | why packets were not found by busy polling |
+//! | `refuted` | removes findings from settings that the packets refute |
 
+mod cause;
 mod count;
 mod device;
 mod passes;
 mod process;
-mod settle;
+mod refuted;
 mod show;
 mod units;
-mod why;
 
 use std::collections::BTreeSet;
 
 use busypoll_linux::link::Links;
 use busypoll_linux::netns;
 
-use crate::process::{Census, Life, Napis};
+use crate::process::{Census, NapiState, Napis};
 use crate::{Error, Report, Scope};
 
 /// Fewer packets are too few for a verdict.
@@ -75,7 +75,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     } else {
         process::judge(&target, &counts, report);
     }
-    show::tell(&target, &counts, report);
+    show::add(&target, &counts, report);
     Ok(())
 }
 
@@ -102,9 +102,9 @@ impl Target {
         for process in census.processes.values() {
             for (_, socket) in process.sockets() {
                 if let Some(id) = socket.napi
-                    && let Life::Alive(place) = napis.life(id)
+                    && let NapiState::Alive(location) = napis.state(id)
                 {
-                    let device = (place.netns, place.device.clone());
+                    let device = (location.netns, location.device.clone());
                     if process.has_switched_on() {
                         on_devices.insert(device.clone());
                     }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use busypoll_linux::NapiId;
 
+use super::cause::{self, Context};
 use super::count::Counts;
 use super::passes::Driven;
 use super::units::{self, Unit};
-use super::why::{self, Circumstances};
-use super::{ENOUGH, Target, WORKS, percent, settle};
+use super::{ENOUGH, Target, WORKS, percent, refuted};
 use crate::process::Process;
 use crate::rules::{
     CPU_QUOTA, PROVE_HARMFUL, PROVE_NO_EFFECT, PROVE_OFF, PROVE_QUIET, PROVE_WORKING,
@@ -19,7 +19,7 @@ pub(super) fn judge(target: &Target, counts: &Counts, report: &mut Report) {
     for pid in &target.pids {
         let Some(process) = target.census.processes.get(pid) else { continue };
         // Earlier checks have reported a process without sockets and a stopped one: no packets are needed.
-        if !units::has_sockets(process) || report.stands_still(process) {
+        if !units::has_sockets(process) || report.is_stopped(process) {
             continue;
         }
         match (&counts.rows, &counts.deliveries) {
@@ -60,23 +60,18 @@ fn one(process: &Process, target: &Target, counts: &Counts, report: &mut Report)
         report.undecided = true;
         return;
     }
-    let around = Circumstances::of(process, target, report);
+    let context = Context::of(process, target, report);
     let mut working = true;
     for unit in &judged {
-        let finding = verdict(unit, &driven, &around, counts);
+        let finding = verdict(unit, &driven, &context, counts);
         working &= finding.rule == &PROVE_WORKING;
         report.add(driven.evidence(finding));
     }
-    settle::contradicted(process, &judged, working, report);
+    refuted::remove(process, &judged, working, report);
     stopped(process, &judged, counts, report);
 }
 
-fn verdict(
-    unit: &Unit,
-    driven: &Driven<'_>,
-    around: &Circumstances<'_>,
-    counts: &Counts,
-) -> Finding {
+fn verdict(unit: &Unit, driven: &Driven<'_>, context: &Context<'_>, counts: &Counts) -> Finding {
     let sum = unit.sum();
     let (found, all) = (sum.polled(), sum.all());
     let share = percent(found, all);
@@ -86,7 +81,7 @@ fn verdict(
         _ => String::new(),
     };
     let words = format!("{share}% of {all} packets{of} were found by busy polling");
-    let late = around.deferral(unit).map_or(String::new(), |late| format!("; {late}"));
+    let late = context.deferral(unit).map_or(String::new(), |late| format!("; {late}"));
     // The deferral timer runs on the CPU that polled last, where no spinner is in its way.
     let in_the_way = || driven.in_the_way(counts).filter(|_| late.is_empty());
     let finding = if share >= WORKS {
@@ -98,7 +93,7 @@ fn verdict(
     } else if !unit.on && found == 0 && driven.spins() == 0 {
         PROVE_OFF.finding(subject, format!("{all} packets{of}, and nothing busy polled{late}"))
     } else {
-        let certain = why::certain(unit, around);
+        let certain = cause::certain(unit, context);
         if let (None, Some((why, thread))) = (&certain, in_the_way()) {
             let finding = PROVE_HARMFUL.finding(subject, format!("{words}: {why}"));
             match counts.free_cpu() {
@@ -106,7 +101,7 @@ fn verdict(
                 None => finding,
             }
         } else {
-            let why = certain.unwrap_or_else(|| why::likely(unit, driven, around, counts));
+            let why = certain.unwrap_or_else(|| cause::likely(unit, driven, context, counts));
             let rule = if unit.on || found > 0 { &PROVE_NO_EFFECT } else { &PROVE_OFF };
             let mut finding = rule.finding(subject, format!("{words}: {}{late}", why.words));
             finding.remedy = why.remedy;

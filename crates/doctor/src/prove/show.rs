@@ -40,8 +40,8 @@ struct Packets<'a> {
 /// The text report shows at most this many rows of packets.
 const SHOWN: usize = 20;
 
-pub(super) fn tell(target: &Target, counts: &Counts, report: &mut Report) {
-    tell_packets(target, counts, report);
+pub(super) fn add(target: &Target, counts: &Counts, report: &mut Report) {
+    add_packets(target, counts, report);
     let mut rows = Vec::new();
     let mut lines = Vec::new();
     for ((_, name), device) in &counts.devices {
@@ -67,7 +67,7 @@ pub(super) fn tell(target: &Target, counts: &Counts, report: &mut Report) {
     report.facts("passes", rows, lines);
 }
 
-fn tell_packets(target: &Target, counts: &Counts, report: &mut Report) {
+fn add_packets(target: &Target, counts: &Counts, report: &mut Report) {
     let Ok(deliveries) = &counts.deliveries else { return };
     let processes = target.pids.iter().filter_map(|pid| target.census.processes.get(pid));
     let units: Vec<Unit> =

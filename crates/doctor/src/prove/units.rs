@@ -11,7 +11,7 @@ use busypoll_linux::process::Wait;
 use serde::Serialize;
 
 use crate::Subject;
-use crate::process::{Class, Process, class, words};
+use crate::process::{Class, Process, class, describe};
 
 /// Packets by how they were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -152,7 +152,7 @@ pub(super) fn of(process: &Process, host_polls: bool, counted: &Deliveries) -> V
         let (unit, _) = units.entry(key).or_insert_with(|| match key {
             Key::Epoll(epoll) => epoll_unit(process, epoll, host_polls),
             _ => {
-                let mut unit = Unit::new(process.descriptor(fd, words(socket)));
+                let mut unit = Unit::new(process.descriptor(fd, describe(socket)));
                 unit.waited = waiting.receives() || waiting.poll || waiting.uring;
                 unit.spins = waiting.spin.then_some(Spins::Receive);
                 unit.usecs = socket.busy_poll_usecs;

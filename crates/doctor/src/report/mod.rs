@@ -88,7 +88,7 @@ impl Report {
     }
 
     /// Whether a process was found to be stopped.
-    pub(crate) fn stands_still(&self, process: &Process) -> bool {
+    pub(crate) fn is_stopped(&self, process: &Process) -> bool {
         let subject = process.subject();
         self.findings.iter().any(|f| f.rule == &rules::STOPPED && f.subject == subject)
     }

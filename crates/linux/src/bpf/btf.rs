@@ -1,4 +1,4 @@
-//! One question to the kernel's BTF that CO-RE cannot ask: the value of an enumerator of an enum without a
+//! Looks up in the kernel's BTF what CO-RE cannot: the value of an enumerator of an enum without a
 //! name. Reads `/sys/kernel/btf/vmlinux`.
 //!
 //! Format: Documentation/bpf/btf.rst.
@@ -7,7 +7,7 @@ use std::fs;
 
 use crate::error::{Error, Result};
 
-/// Where the kernel shows its BTF.
+/// The file with the kernel's BTF.
 pub(super) const PATH: &str = "/sys/kernel/btf/vmlinux";
 
 /// The value of the first enumerator of that name; `None` if this kernel has none.
@@ -17,7 +17,7 @@ pub(super) fn enumerator(name: &str) -> Result<Option<u32>> {
         .ok_or_else(|| Error::Malformed { path: PATH.into(), why: "no BTF of this version".into() })
 }
 
-/// Outer `None`: not BTF, or a kind of type that is not known here, whose length cannot be told.
+/// Outer `None`: not BTF, or an unknown kind of type, whose length is unknown.
 fn find(all: &[u8], name: &str) -> Option<Option<u32>> {
     let word = |at: usize| Some(u32::from_ne_bytes(*all.get(at..)?.first_chunk()?));
     let magic = u16::from_ne_bytes(*all.first_chunk()?);
@@ -37,7 +37,7 @@ fn find(all: &[u8], name: &str) -> Option<Option<u32>> {
         let info = word(at + 4)?;
         let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
         let members = at + 12;
-        // BTF_KIND_*: what follows the twelve bytes that every type begins with.
+        // BTF_KIND_*: the data after the twelve bytes that every type begins with.
         let (size, first) = match kind {
             1 | 14 | 17 => (4, 1),
             3 => (12, 1),

@@ -1,9 +1,9 @@
-//! Which socket each packet reached over a time, from which queue, and how it was found. Told by
+//! Which socket each packet reached over a time, from which queue, and how it was found. Returned by
 //! [`super::napi::Counter`]; program: `bpf/napi.bpf.c`.
 //!
-//! A packet is looked at where it is handed to a socket: then it still carries the id of its queue, and the
-//! context is still that which took it from there. Segments that bring no data are not counted, of UDP every
-//! datagram is; what GRO has joined counts as one.
+//! A packet is examined when it is handed to a socket: it still carries the id of its queue, and the
+//! context is still the one that took it from there. TCP segments without data are not counted, UDP
+//! datagrams all are; segments joined by GRO count as one.
 
 use aya::maps::{Array, HashMap, MapError};
 
@@ -26,7 +26,7 @@ pub enum Found {
     Softirq,
     /// By the kernel thread of its NAPI instance.
     NapiThread,
-    /// It passed no queue: a thread handed it up itself, as one that writes into a TUN device does.
+    /// The packet passed no queue: a thread handed it up itself, such as a writer to a TUN device.
     Direct,
 }
 
@@ -35,26 +35,26 @@ pub enum Found {
 pub struct Delivery {
     /// The socket, by its `SO_COOKIE`.
     pub cookie: u64,
-    /// The NAPI instance that the packets carry; `None`: the per-CPU backlog, or no queue.
+    /// The NAPI id that the packets carry; `None`: the per-CPU backlog, or no queue.
     pub napi: Option<NapiId>,
     /// How they were found.
     pub found: Found,
-    /// The CPU on which the socket got them.
+    /// The CPU on which the socket received them.
     pub cpu: u32,
     /// How many.
     pub packets: u64,
     /// The network namespace of the socket.
     pub netns: u32,
-    /// Its port: connections that have ended since have that of their listener.
+    /// Its port: connections that have ended are recognised by their listener's.
     pub local_port: u16,
 }
 
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deliveries {
-    /// One row for each socket, queue, CPU and finder.
+    /// One row for each socket, queue, CPU and way of finding.
     pub rows: Vec<Delivery>,
-    /// Packets of further sockets, for which there was no place.
+    /// Packets of further sockets, which did not fit.
     pub lost: u64,
 }
 
@@ -63,7 +63,7 @@ const BY_NAPI_THREAD: u32 = 2;
 
 impl Deliveries {
     pub(super) fn read(programs: &mut Programs) -> Result<Self> {
-        let cpus = topology::most_there_can_be();
+        let cpus = topology::max_cpus();
         let lost: Array<_, u64> = programs.map("lost")?;
         let lost = lost.get(&0, 0).map_err(|e| failed("napi", "reading lost", &e))?;
         let map: HashMap<_, [u32; 8], [u32; 4]> = programs.map("deliveries")?;
@@ -71,7 +71,7 @@ impl Deliveries {
         for entry in map.iter() {
             match entry {
                 Ok((key, value)) => rows.push(row(key, value, cpus)),
-                // Nothing is ever taken out: the kernel says so of a map that grows meanwhile.
+                // No entry is ever removed, but the kernel returns this for a map that grows meanwhile.
                 Err(MapError::KeyNotFound) => {}
                 Err(e) => return Err(failed("napi", "reading deliveries", &e)),
             }

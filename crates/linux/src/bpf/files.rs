@@ -1,5 +1,5 @@
-//! Every socket, epoll instance and io_uring that a process has open, with its busy-poll settings: what
-//! neither `ss` nor `getsockopt` tells. Program: `bpf/files.bpf.c`.
+//! Every socket, epoll instance and io_uring that a process has open, with its busy-poll settings, of which
+//! `ss` and `getsockopt` show only some. Program: `bpf/files.bpf.c`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -13,14 +13,14 @@ use crate::error::{Error, Result};
 use crate::sockopt::NapiId;
 use crate::{sys, topology};
 
-/// An open file that busy polling has to do with.
+/// An open file that busy polling can apply to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenFile {
     /// The process.
     pub pid: u32,
     /// Its number there.
     pub fd: RawFd,
-    /// The same for every descriptor, also in other processes, of one open file; means nothing else.
+    /// The same for all descriptors of one open file, also in other processes. Has no other meaning.
     pub identity: u64,
     /// What it is.
     pub kind: Kind,
@@ -35,7 +35,7 @@ pub enum Kind {
     Epoll {
         /// Its own parameters; `EPIOCGPARAMS`.
         params: EpollParams,
-        /// The one NAPI instance it polls: that of the last member that had data.
+        /// The NAPI instance it polls: that of the last member that had data.
         napi: Option<NapiId>,
     },
     /// An io_uring.
@@ -47,7 +47,7 @@ pub enum Kind {
 pub struct Socket {
     /// The number in `socket:[…]` of `/proc/PID/fd`.
     pub inode: u64,
-    /// `SO_COOKIE`; 0 until somebody has asked for it.
+    /// `SO_COOKIE`; 0 until a program has asked for it.
     pub cookie: u64,
     /// The inode of its network namespace, as of `/proc/PID/ns/net`.
     pub netns: u32,
@@ -55,30 +55,30 @@ pub struct Socket {
     pub family: u32,
     /// `SOCK_STREAM`, `SOCK_DGRAM`, `SOCK_RAW`.
     pub kind: u32,
-    /// `IPPROTO_…`; of AF_PACKET and AF_XDP nothing.
+    /// `IPPROTO_…`; not meaningful for AF_PACKET and AF_XDP.
     pub protocol: u32,
     /// The kernel's name for the protocol: `TCP`, `UDPv6`, `MPTCP`, `PACKET`.
     pub protocol_name: String,
     /// `TCP_ESTABLISHED` (1) … as in `/proc/net/tcp`; UDP: 1 once connected, else 7.
     pub state: u32,
-    /// What is stacked on TCP: `tls`; else empty.
+    /// The upper layer protocol on TCP: `tls`; else empty.
     pub ulp: String,
-    /// Where it is bound; port 0 = not.
+    /// The local address; port 0 = not bound.
     pub local: Option<SocketAddr>,
-    /// Whom it is connected to.
+    /// The peer's address, if connected.
     pub peer: Option<SocketAddr>,
     /// `SO_BINDTODEVICE`.
     pub bound_ifindex: Option<u32>,
-    /// The CPU that processed its last packet; `None` before the first. Kept for TCP, by UDP only where
+    /// The CPU that processed its last packet; `None` before the first. Kept for TCP, and for UDP only if
     /// connected.
     pub incoming_cpu: Option<u32>,
     /// `SO_BUSY_POLL`, in microseconds.
     pub busy_poll_usecs: u32,
     /// `SO_PREFER_BUSY_POLL`.
     pub prefer_busy_poll: bool,
-    /// `SO_BUSY_POLL_BUDGET`, which `getsockopt` does not tell; 0 = the kernel's 8.
+    /// `SO_BUSY_POLL_BUDGET`, which `getsockopt` does not return; 0 = the kernel's 8.
     pub busy_poll_budget: u16,
-    /// The queue its packets come from, as it last learnt it; [`NapiId`]s that have died are kept.
+    /// The NAPI id it last learnt from its packets; kept when the instance dies.
     pub napi: Option<NapiId>,
 }
 
@@ -126,18 +126,18 @@ impl Files {
         Ok(files)
     }
 
-    /// What one process, or every process, has open now.
+    /// The files that one process, or every process, has open now.
     pub fn of(&mut self, pid: Option<u32>) -> Result<Vec<OpenFile>> {
         let records = self.run([pid.unwrap_or(0), 0])?;
-        let cpus = topology::most_there_can_be();
+        let cpus = topology::max_cpus();
         Ok(records.chunks_exact(RECORD).filter_map(|record| read(record, cpus)).collect())
     }
 
-    /// Has the program tell the operations of an epoll instance and an io_uring of ours.
+    /// Learns the `f_op` of epoll instances and io_urings from one of each of our own.
     fn learn(&mut self) -> Result<()> {
         let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
             .map_err(|e| Error::os("making an epoll instance", e.into()))?;
-        // Where it is forbidden nobody else is likely to have one.
+        // If io_uring is forbidden here, other processes hardly have one.
         let uring = sys::io_uring().ok();
         let records = self.run([std::process::id(), 1])?;
         let mut kinds: HashMap<_, u64, u32> = self.0.map("kinds")?;
@@ -173,7 +173,7 @@ fn read(record: &[u8], cpus: u32) -> Option<OpenFile> {
     let (busy_poll_ns, flags) = (r.u64(), r.u32());
     let (busy_poll_budget, prefer_busy_poll) =
         (u16::try_from(budget).unwrap_or(u16::MAX), prefer != 0);
-    // Packets of this machine's own carry their sender's CPU there (include/net/busy_poll.h, MIN_NAPI_ID).
+    // For local packets this field holds the sender's CPU (include/net/busy_poll.h, MIN_NAPI_ID).
     let napi = NapiId::new(napi).filter(|napi| napi.get() > cpus);
     let kind = match kind {
         SOCKET => Kind::Socket(Box::new(Socket {

@@ -1,8 +1,8 @@
-//! What chosen processes open, as they open it: sockets, accepted connections, epoll instances, io_urings;
-//! and their children, if wanted. Program: `bpf/follow.bpf.c`.
+//! What chosen processes open, reported at once: sockets, accepted connections, epoll instances, io_urings;
+//! and their children's, if wanted. Program: `bpf/follow.bpf.c`.
 //!
 //! While this value lives every system call on the machine costs some tens of nanoseconds more. On
-//! processors other than x86-64 openings are not told.
+//! processors other than x86-64 openings are not reported.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -12,39 +12,39 @@ use aya::maps::{Array, HashMap, MapData, RingBuf};
 use super::{Programs, Record, failed, missing};
 use crate::error::Result;
 
-/// Something a followed process did.
+/// An event of a followed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The process, in the initial PID namespace.
     pub pid: u32,
     /// The thread of it.
     pub tid: u32,
-    /// What it did.
+    /// The event.
     pub what: What,
 }
 
 /// What a followed process did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It has a new descriptor. It may be closed, or another file, by the time this is read.
+    /// It has a new descriptor, which may be closed or reused by the time this is read.
     Opened {
         /// The descriptor.
         fd: i32,
         /// What kind of call made it.
         by: Opener,
     },
-    /// It has a child, which is followed from here on.
+    /// It has a child, which is followed from now on.
     Forked {
         /// The child.
         child: u32,
     },
-    /// It is now another program; its descriptors but for those closed on exec remain.
+    /// It now runs another program; descriptors without close-on-exec remain.
     Executed,
-    /// It is gone, and no longer followed.
+    /// It has ended, and is no longer followed.
     Exited,
 }
 
-/// The calls that make what busy polling can be switched on for.
+/// The system calls that make files to which busy polling can apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opener {
     /// socket(2), of any family.
@@ -74,7 +74,7 @@ const CALLS: [(i64, Opener); 6] = [
     (libc::SYS_io_uring_setup, Opener::Uring),
 ];
 
-/// A feed of what the followed processes do, from its making on.
+/// The events of the followed processes, from the start of this value.
 ///
 /// ```no_run
 /// use busypoll_linux::bpf::follow::{Follow, What};
@@ -93,9 +93,9 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Follows these processes, and with `children` those they make from now on.
+    /// Follows these processes, and with `children` those they start from now on.
     ///
-    /// What they have open already is not told: look *after* this returns, and nothing is missed.
+    /// Files that are open already are not reported: list them *after* this returns, and none is missed.
     ///
     /// # Errors
     /// As [`super::available`].
@@ -129,28 +129,28 @@ impl Follow {
         pids.insert(pid, 1, 0).map_err(|e| failed("follow", "one more process", &e))
     }
 
-    /// Follows a process no longer.
+    /// Stops following a process.
     pub fn remove(&mut self, pid: u32) -> Result<()> {
         let mut pids: HashMap<_, u32, u32> = self.programs.map("pids")?;
-        // One that has ended is out already.
+        // An ended process has been removed already.
         let _ = pids.remove(&pid);
         Ok(())
     }
 
-    /// The next event, if there is one; does not wait. A descriptor of this value, which poll(2) and
-    /// epoll tell readable, is [`Follow::as_fd`].
+    /// The next event, if there is one; does not wait. [`Follow::as_fd`] is a descriptor that poll(2) and
+    /// epoll report readable when there is one.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {
             let item = self.events.next()?;
-            // An event of a newer object's kind is left out.
+            // An unknown kind of event is skipped.
             if let Some(event) = read(&item) {
                 return Some(event);
             }
         }
     }
 
-    /// Events that were lost because nobody read the feed in time; when it grows, look at everything
-    /// anew.
+    /// The number of events dropped because the ring was full; if it grows, list the files
+    /// again.
     pub fn lost(&mut self) -> Result<u64> {
         let lost: Array<_, u64> = self.programs.map("lost")?;
         lost.get(&0, 0).map_err(|e| failed("follow", "reading lost", &e))

@@ -1,4 +1,4 @@
-//! Which thread drove each receive queue over a time, and what was found: passes over NAPI instances, by kind; and
+//! Which thread drove each receive queue over a time, and what it found: passes over NAPI instances, by kind; and
 //! which sockets the packets reached.
 //! Program: `bpf/napi.bpf.c`.
 //!
@@ -18,7 +18,7 @@ use crate::sockopt::NapiId;
 /// The passes over one NAPI instance by one thread, or by softirqs and kernel threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Passes {
-    /// The process whose busy polls these were; `None`: softirqs and kernel threads.
+    /// The process that busy polled; `None`: softirqs and kernel threads.
     pub pid: Option<u32>,
     /// Its thread.
     pub tid: Option<u32>,
@@ -35,17 +35,17 @@ pub struct Passes {
     pub spin_empty: u64,
     /// Last passes of busy polls that gave up: each gives the queue back to its interrupt.
     pub rearm: u64,
-    /// What those found.
+    /// Packets they found.
     pub rearm_packets: u64,
-    /// Passes by softirqs: the interrupt-driven way.
+    /// Passes by softirqs: the interrupt-driven path.
     pub softirq: u64,
-    /// What those found.
+    /// Packets they found.
     pub softirq_packets: u64,
     /// Passes by the instance's kernel thread.
     pub threaded: u64,
-    /// What those found.
+    /// Packets they found.
     pub threaded_packets: u64,
-    /// The CPUs it spun on, with the number of passes there.
+    /// The CPUs the thread spun on, with the number of passes there.
     pub cpus: Vec<(u32, u64)>,
     /// The CPUs on which softirqs polled it, with the number of passes there.
     pub softirq_cpus: Vec<(u32, u64)>,
@@ -65,12 +65,12 @@ pub struct Device {
 }
 
 impl Passes {
-    /// Packets that came by this queue, whoever took them.
+    /// All packets of this queue.
     pub fn packets(&self) -> u64 {
         self.spin_packets + self.rearm_packets + self.softirq_packets + self.threaded_packets
     }
 
-    /// Adds another row's counts and CPUs; whose they are and where is left.
+    /// Adds another row's counts and CPUs, but not its process, queue and device.
     pub fn add(&mut self, other: &Passes) {
         self.cpus.extend(&other.cpus);
         self.softirq_cpus.extend(&other.softirq_cpus);
@@ -91,10 +91,10 @@ impl Passes {
 const WORDS: usize = 13;
 static OBJECT: &[u8] = include_bytes_aligned!("../../bpf/napi.bpf.o");
 
-/// Counts from its making on.
+/// Counts from its creation on.
 pub struct Counter {
     programs: Programs,
-    /// Or why packets are not told socket by socket.
+    /// The error if packets cannot be counted by socket.
     sockets: Result<()>,
 }
 
@@ -120,8 +120,8 @@ impl Counter {
         })?;
         let mask = 1u64.checked_shl(bit).unwrap_or(0).to_ne_bytes();
         let mut programs = Programs::load("napi", OBJECT, &[("in_busy_poll", &mask)])?;
-        // The flags of a CPU first, what reads them last; an entry whose exit is not seen would make softirqs of all
-        // its busy polls.
+        // The program that reads the CPU's flags is attached last. Softirq exit comes before entry: an entry without
+        // an exit would make all later busy polls of that CPU count as softirqs.
         for tracepoint in ["softirq_exit", "softirq_entry", "sched_waking", "napi_poll"] {
             programs.attach_tracepoint(tracepoint)?;
         }
@@ -129,11 +129,11 @@ impl Counter {
         Ok(Counter { programs, sockets })
     }
 
-    /// Which sockets packets were handed to so far, and how each was found.
+    /// The packets handed to each socket so far, and how they were found.
     ///
     /// # Errors
-    /// Without `CAP_NET_ADMIN`, on a kernel without `CONFIG_CGROUP_BPF` or before Linux 5.7, and where no cgroup2
-    /// file system can be had.
+    /// Without `CAP_NET_ADMIN`, on a kernel without `CONFIG_CGROUP_BPF` or before Linux 5.7, and if the cgroup2
+    /// file system can be neither found nor mounted.
     pub fn deliveries(&mut self) -> Result<Deliveries> {
         match &self.sockets {
             Ok(()) => Deliveries::read(&mut self.programs),
@@ -143,14 +143,14 @@ impl Counter {
         }
     }
 
-    /// What was counted so far, one row for each NAPI instance and spinning thread.
+    /// The counts so far, one row for each NAPI instance and spinning thread.
     pub fn read(&mut self) -> Result<Vec<Passes>> {
         let map: PerCpuHashMap<_, [u32; 3], [u64; WORDS]> = self.programs.map("passes")?;
         let mut rows = BTreeMap::new();
         for entry in map.iter() {
             let (key, values) = match entry {
                 Ok(found) => found,
-                // Nothing is ever taken out: the kernel says so of a map that grows meanwhile.
+                // No entry is ever removed, but the kernel returns this for a map that grows meanwhile.
                 Err(MapError::KeyNotFound) => continue,
                 Err(e) => return Err(failed("napi", "reading passes", &e)),
             };
@@ -163,7 +163,7 @@ impl Counter {
                     napi: row.napi,
                     ..Passes::default()
                 });
-                // Only the CPU that came first knows the device.
+                // Only the CPU that made the entry has the device.
                 sum.device = sum.device.take().or(row.device.clone());
                 let spins = row.spin_hits + row.spin_empty;
                 if spins > 0 {

@@ -1,5 +1,5 @@
-//! The system call each thread is in, or was in last, also of threads that run: a spinner is never asleep,
-//! and `/proc/PID/task/TID/syscall` then says only `running`. Program: `bpf/threads.bpf.c`.
+//! The system call each thread is in or was in last. Unlike `/proc/PID/task/TID/syscall`, which says `running`,
+//! this includes running threads: a spinner never sleeps. Program: `bpf/threads.bpf.c`.
 
 use aya::include_bytes_aligned;
 
@@ -18,9 +18,9 @@ pub struct Thread {
     pub running: bool,
     /// The CPU it runs on, ran on last, or will wake on.
     pub cpu: u32,
-    /// The system call it is in; of a running thread perhaps the last one it was in.
+    /// Its current system call; for a running thread possibly its last.
     pub syscall: Option<Syscall>,
-    /// How often it has left its CPU.
+    /// Its context switches.
     pub switches: ContextSwitches,
     /// Its name.
     pub name: String,
@@ -43,7 +43,7 @@ static OBJECT: &[u8] = include_bytes_aligned!("../../bpf/threads.bpf.o");
 pub struct Threads(Programs);
 
 impl Threads {
-    /// Loads the program, for one process or for all; threads of the kernel's own are left out.
+    /// Loads the program, for one process or for all; kernel threads are left out.
     ///
     /// # Errors
     /// As [`super::available`].
@@ -71,7 +71,7 @@ fn read(record: &[u8]) -> Thread {
         tid,
         running: running != 0,
         cpu,
-        // An interrupt of a running program leaves a negative number.
+        // orig_ax is negative in a program that was interrupted.
         syscall: (number >= 0).then_some(Syscall { number, args }),
         switches: ContextSwitches { voluntary, involuntary },
         name: r.string::<16>(),

@@ -1,8 +1,8 @@
-//! How many queues a device has, how long they are, and the address it was made with. Touches what
-//! [`Ethtool::set_channels`] and [`Ethtool::set_rings`] are told to change.
+//! The number and the length of a device's queues, and its permanent address. Touches only what
+//! [`Ethtool::set_channels`] and [`Ethtool::set_rings`] change.
 //!
-//! Both setters make most drivers take the device down and up again: links flap for a moment, NAPI
-//! instances and interrupts are made anew, and settings made on those are lost.
+//! With most drivers both setters take the device down and up again: the link is down for a moment, NAPI
+//! instances and interrupts are new ones, and settings made on the old ones are lost.
 
 use crate::error::Result;
 use crate::ethtool::Ethtool;
@@ -76,7 +76,7 @@ impl Ethtool {
     /// How many queues the device has.
     ///
     /// # Errors
-    /// [`crate::Error::DeviceLacks`] where the driver does not tell.
+    /// [`crate::Error::DeviceLacks`] if the driver does not report it.
     pub fn channels(&self) -> Result<Channels> {
         let [_, max_rx, max_tx, _, max_combined, rx, tx, _, combined] = self.raw_channels()?;
         Ok(Channels { rx, tx, combined, max_rx, max_tx, max_combined })
@@ -86,7 +86,7 @@ impl Ethtool {
     ///
     /// # Errors
     /// [`crate::Error::Denied`] without `CAP_NET_ADMIN`; [`crate::Error::DeviceLacks`] where the number
-    /// is fixed; [`crate::Error::Os`] `EINVAL` for one the device cannot have.
+    /// is fixed; [`crate::Error::Os`] `EINVAL` for a number the device cannot have.
     pub fn set_channels(&self, change: ChannelChange) -> Result<()> {
         let mut raw = self.raw_channels()?;
         raw[0] = SCHANNELS;
@@ -107,7 +107,7 @@ impl Ethtool {
     /// How long the queues are.
     ///
     /// # Errors
-    /// [`crate::Error::DeviceLacks`] where the driver does not tell.
+    /// [`crate::Error::DeviceLacks`] if the driver does not report it.
     pub fn rings(&self) -> Result<Rings> {
         let [_, max_rx, _, _, max_tx, rx, _, _, tx] = self.raw_rings()?;
         Ok(Rings { rx, tx, max_rx, max_tx })
@@ -133,7 +133,7 @@ impl Ethtool {
         Ok(request)
     }
 
-    /// The address burnt into the device, which stays whatever it is called or given; none for most
+    /// The permanent hardware address, which does not change when another address is set; none for most
     /// software devices.
     pub fn permanent_address(&self) -> Result<Option<[u8; 6]>> {
         // struct ethtool_perm_addr: cmd, size, then the address.

@@ -1,4 +1,4 @@
-//! What a process was started as: the path that exec was given, which a link or a script's first line may have led from.
+//! The path that a process's exec was given; it may be a symbolic link or a script.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::{self, File};
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Between two looks at an exec under way, and how many there are at most.
+/// The pause between two reads during an exec, and the most reads.
 const PAUSE: Duration = Duration::from_millis(1);
 const LOOKS: usize = 100;
 
-/// Of a process (`/proc/PID`). `None` where it may not be read.
+/// The path for a process (`/proc/PID`). `None` if it may not be read.
 pub(super) fn called(process: &Path) -> Option<PathBuf> {
     let at = exec_path(process)?;
-    // It is near the end of the stack: less may be there.
+    // It is near the end of the stack, so the read may be short.
     let mut bytes = [0; libc::PATH_MAX as usize];
     let read =
         File::open(process.join("mem")).and_then(|file| file.read_at(&mut bytes, at)).ok()?;
@@ -23,8 +23,8 @@ pub(super) fn called(process: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }
 
-/// Where its memory has it. An exec has its new memory, and a vfork(2) ends, before the vector is written
-/// (`fs/binfmt_elf.c` `create_elf_tables`): the name is then a moment away.
+/// The address of the path in its memory. During exec the new memory exists, and a vfork(2) has ended, before the
+/// auxiliary vector is written (`fs/binfmt_elf.c` `create_elf_tables`): then it is read again a moment later.
 fn exec_path(process: &Path) -> Option<u64> {
     for look in 0..LOOKS {
         if look > 0 {
@@ -32,7 +32,7 @@ fn exec_path(process: &Path) -> Option<u64> {
         }
         let vector = fs::read(process.join("auxv")).ok()?;
         match entry(&vector, libc::AT_EXECFN) {
-            // Of a process that has ended, or of the kernel's.
+            // The process has ended, or is a kernel thread.
             _ if vector.is_empty() => return None,
             Some(at) if at != 0 => return Some(at),
             _ => {}
@@ -41,7 +41,7 @@ fn exec_path(process: &Path) -> Option<u64> {
     None
 }
 
-/// A value of an auxiliary vector: pairs of a type and a value.
+/// One value of an auxiliary vector, which consists of pairs of a type and a value.
 fn entry(vector: &[u8], kind: libc::c_ulong) -> Option<u64> {
     let number = |bytes: &[u8]| Some(u64::from_ne_bytes(bytes.try_into().ok()?));
     let mut pairs = vector.chunks_exact(16).map(|pair| pair.split_at(8));

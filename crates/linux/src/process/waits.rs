@@ -13,32 +13,32 @@ pub struct Thread {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// What it does at this moment.
+    /// Its wait at this moment.
     pub wait: Wait,
 }
 
-/// What a thread does.
+/// What a thread does: how it waits, or that it runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
     /// It runs, or is about to.
     Running,
-    /// epoll_wait and its kin.
+    /// epoll_wait, epoll_pwait, epoll_pwait2.
     Epoll {
         /// The instance.
         fd: RawFd,
-        /// The call does not wait: its timeout is 0.
+        /// The call does not block: its timeout is 0.
         nonblock: bool,
     },
     /// poll, ppoll, select or pselect.
     Poll {
-        /// What it waits for; empty where it cannot be read.
+        /// The descriptors; empty if they cannot be read.
         fds: Vec<RawFd>,
     },
-    /// read, recv and their kin: on a socket, or on anything else that is read.
+    /// read, recv and their variants, on a socket or another file.
     Receive {
-        /// What it reads.
+        /// The descriptor.
         fd: RawFd,
-        /// The call does not wait: by a flag of its own, or the descriptor's O_NONBLOCK.
+        /// The call does not block: by a flag of its own, or the descriptor's O_NONBLOCK.
         nonblock: bool,
     },
     /// accept, accept4.
@@ -53,11 +53,11 @@ pub enum Wait {
     },
     /// Another system call, by its number.
     Other(i64),
-    /// This user may not know, or the thread has just ended.
+    /// No permission, or the thread has just ended.
     Unknown,
 }
 
-/// More descriptors than any sane poll has; what lies behind is not looked at.
+/// At most this many descriptors of a poll are read.
 const MOST_POLLED: usize = 65_536;
 
 pub(super) fn of(process: &Path) -> io::Result<Vec<Thread>> {
@@ -78,7 +78,7 @@ pub(super) fn of(process: &Path) -> io::Result<Vec<Thread>> {
 
 /// `NUMBER 0xARG0 … 0xARG5 0xSP 0xPC`, `-1 0xSP 0xPC`, or `running`.
 fn wait(line: &str, process: &Path) -> Wait {
-    // A thread of the kernel's own was never in a program: its registers are zeros, or its maker's but for these two.
+    // A kernel thread was never in user mode: its stack pointer and program counter are zero.
     if line.trim_end().ends_with(" 0x0 0x0") {
         return Wait::Other(-1);
     }
@@ -96,10 +96,10 @@ fn wait(line: &str, process: &Path) -> Wait {
     of_call(process, number, &args)
 }
 
-/// How a thread of a process (`/proc/PID`) waits that is in this system call.
+/// The wait of a thread of a process (`/proc/PID`) that is in this system call.
 pub(super) fn of_call(process: &Path, number: i64, args: &[u64; 6]) -> Wait {
     let [first, second, third, fourth, _, sixth] = *args;
-    // The kernel looks at the lower half alone.
+    // The kernel uses only the lower half.
     let fd = first as u32 as RawFd;
     match number {
         libc::SYS_epoll_pwait => Wait::Epoll { fd, nonblock: fourth as u32 == 0 },
@@ -128,7 +128,7 @@ fn has(flags: u64, flag: libc::c_int) -> bool {
     flags & u64::from(flag.unsigned_abs()) != 0
 }
 
-/// Whether a `struct timespec` in the process's memory is 0; not without one, which is no limit.
+/// Whether a `struct timespec` in the process's memory is 0. A null pointer is not: it means no limit.
 fn is_zero_time(process: &Path, at: u64) -> bool {
     let bytes = if at == 0 { Vec::new() } else { memory(process, at, 16) };
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
@@ -138,7 +138,7 @@ fn receive(process: &Path, fd: RawFd, by_call: bool) -> Wait {
     Wait::Receive { fd, nonblock: by_call || is_nonblocking(process, fd) }
 }
 
-/// Whether a descriptor of the process has O_NONBLOCK; not where that may not be read.
+/// Whether a descriptor of the process has O_NONBLOCK; false if that may not be read.
 fn is_nonblocking(process: &Path, fd: RawFd) -> bool {
     let info = fs::read_to_string(process.join("fdinfo").join(fd.to_string())).unwrap_or_default();
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
@@ -147,7 +147,7 @@ fn is_nonblocking(process: &Path, fd: RawFd) -> bool {
         .is_some_and(|flags| has(flags, libc::O_NONBLOCK))
 }
 
-/// The descriptors of an array of `struct pollfd` in the process's memory; those below 0 are ignored.
+/// The descriptors of an array of `struct pollfd` in the process's memory; negative ones are ignored.
 fn polled(process: &Path, array: u64, count: u64) -> Vec<RawFd> {
     let count = usize::try_from(count).unwrap_or(MOST_POLLED).min(MOST_POLLED);
     let bytes = memory(process, array, count * size_of::<libc::pollfd>());
@@ -155,7 +155,7 @@ fn polled(process: &Path, array: u64, count: u64) -> Vec<RawFd> {
     bytes.chunks_exact(size_of::<libc::pollfd>()).filter_map(fd).filter(|fd| *fd >= 0).collect()
 }
 
-/// The descriptors in the sets of select: those to read from and those to write to.
+/// The descriptors in the read and write sets of select.
 fn selected(process: &Path, count: u64, read: u64, write: u64) -> Vec<RawFd> {
     let count = usize::try_from(count).unwrap_or(MOST_POLLED).min(MOST_POLLED);
     let bytes = count.div_ceil(64) * 8;
@@ -169,7 +169,7 @@ fn selected(process: &Path, count: u64, read: u64, write: u64) -> Vec<RawFd> {
     (0..count).filter(is_in).map(|fd| fd as RawFd).collect()
 }
 
-/// Nothing where it may not be read.
+/// Reads the process's memory; empty if that is not permitted.
 fn memory(process: &Path, at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let read = File::open(process.join("mem")).and_then(|f| f.read_exact_at(&mut bytes, at));

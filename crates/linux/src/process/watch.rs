@@ -9,11 +9,11 @@ use std::sync::OnceLock;
 /// One entry of an epoll instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Watch {
-    /// The number by which it was added. It may since be closed, or be another file.
+    /// The number it was added with. The descriptor may have been closed or reused since.
     pub fd: RawFd,
-    /// The inode of the file that is watched. All anonymous files (eventfd, timerfd, epoll) share one.
+    /// The inode of the watched file. All anonymous files (eventfd, timerfd, epoll) share one.
     pub inode: u64,
-    /// It is a socket, the one with this inode.
+    /// Whether it is a socket, whose inode this is.
     pub socket: bool,
     /// The events, `EPOLLIN` and so on.
     pub events: u32,
@@ -21,14 +21,14 @@ pub struct Watch {
 
 /// `None` if the file is not that of an epoll instance, or cannot be read.
 ///
-/// An instance that watches nothing has no lines of its own and looks like any other file.
+/// An instance that watches nothing looks like any other file.
 pub(super) fn read(path: &Path) -> Option<Vec<Watch>> {
     let mut list = parse(&fs::read_to_string(path).ok()?, socket_device())?;
     list.sort_unstable();
     Some(list)
 }
 
-/// The device all sockets are on, as the kernel numbers it; no device has the number 0.
+/// The device number of all sockets, in the kernel's encoding; no device has the number 0.
 fn socket_device() -> u64 {
     static DEVICE: OnceLock<u64> = OnceLock::new();
     let device = || {
@@ -37,7 +37,7 @@ fn socket_device() -> u64 {
     };
     match DEVICE.get() {
         Some(known) => *known,
-        // A process without a free descriptor asks again.
+        // If no descriptor is free, the next call tries again.
         None => device().map_or(0, |known| *DEVICE.get_or_init(|| known)),
     }
 }

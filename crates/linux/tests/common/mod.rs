@@ -1,4 +1,4 @@
-//! Ways to lose privileges for one closure.
+//! Runs a closure without privileges.
 
 use std::thread;
 

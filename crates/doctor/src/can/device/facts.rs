@@ -163,7 +163,7 @@ impl ReceiveQueue {
     }
 }
 
-pub(crate) fn tell(devices: &[Device], report: &mut Report) {
+pub(crate) fn add(devices: &[Device], report: &mut Report) {
     let lines = devices.iter().flat_map(Device::lines).collect();
     report.facts("devices", devices, lines);
 }

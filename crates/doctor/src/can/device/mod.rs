@@ -28,7 +28,7 @@ pub(crate) struct Sources {
     netdev: Option<Netdev>,
     sysfs: Option<Sysfs>,
     /// Only faults of the receive path count, not those of the packets that are sent.
-    only_in: bool,
+    receive_only: bool,
 }
 
 impl Sources {
@@ -37,7 +37,7 @@ impl Sources {
         let sysfs = Sysfs::open()
             .map_err(|e| report.not_seen(Subject::Machine, "RPS and TUN flags", "sysfs", e))
             .ok();
-        Ok(Sources { links, netdev: Netdev::open().ok(), sysfs, only_in: false })
+        Ok(Sources { links, netdev: Netdev::open().ok(), sysfs, receive_only: false })
     }
 
     fn by_index(&self, ifindex: u32) -> Option<&Link> {
@@ -63,17 +63,17 @@ impl Sources {
 
 pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     let mut sources = Sources::open(report)?;
-    let mut waiting = meant(scope, &mut sources, report)?;
+    let mut waiting = requested(scope, &mut sources, report)?;
     let mut seen = HashSet::new();
     let mut all = Vec::new();
     while let Some(link) = waiting.pop() {
         if seen.insert(link.ifindex) {
             // The devices below are checked as well: sockets poll their queues.
-            waiting.extend(look_at(&link, scope, &mut sources, report, &mut all));
+            waiting.extend(check_one(&link, scope, &mut sources, report, &mut all));
         }
     }
     all.reverse();
-    facts::tell(&all, report);
+    facts::add(&all, report);
     Ok(())
 }
 
@@ -81,14 +81,14 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
 pub(crate) fn behind_processes(names: &BTreeSet<String>, report: &mut Report) {
     let mut found = Report::default();
     let Ok(mut sources) = Sources::open(&mut found) else { return };
-    sources.only_in = true;
+    sources.receive_only = true;
     let named = |link: &&Link| names.contains(&link.name);
     let mut waiting: Vec<Link> = sources.links.iter().filter(named).cloned().collect();
     let mut seen = HashSet::new();
     while let Some(link) = waiting.pop() {
         if seen.insert(link.ifindex) {
             let below =
-                look_at(&link, &Scope::default(), &mut sources, &mut found, &mut Vec::new());
+                check_one(&link, &Scope::default(), &mut sources, &mut found, &mut Vec::new());
             waiting.extend(below);
         }
     }
@@ -101,7 +101,11 @@ pub(crate) fn behind_processes(names: &BTreeSet<String>, report: &mut Report) {
 }
 
 /// The requested devices, last first.
-fn meant(scope: &Scope, sources: &mut Sources, report: &mut Report) -> Result<Vec<Link>, Error> {
+fn requested(
+    scope: &Scope,
+    sources: &mut Sources,
+    report: &mut Report,
+) -> Result<Vec<Link>, Error> {
     let mut links = Vec::new();
     let mut asked = Links::open()?;
     for name in &scope.devices {
@@ -130,7 +134,7 @@ fn meant(scope: &Scope, sources: &mut Sources, report: &mut Report) -> Result<Ve
 }
 
 /// Checks one device and returns the devices below it.
-fn look_at(
+fn check_one(
     link: &Link,
     scope: &Scope,
     sources: &mut Sources,
@@ -149,7 +153,7 @@ fn look_at(
             let found = found.evidence(format!("ip link show {}", link.name), "no UP flag");
             report.add(found.remedy(format!("ip link set {} up", link.name)));
         }
-        if link.loopback && sources.only_in {
+        if link.loopback && sources.receive_only {
             break 'judged Vec::new();
         }
         if link.loopback {

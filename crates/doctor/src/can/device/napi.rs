@@ -46,7 +46,7 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
             _ if !pollers.any => {
                 (&GRO_FLUSH_NO_POLLER, format!("packets may wait {us}us for a timer"), true)
             }
-            Cost::Free => return alone(&all, link, sources, report, &read),
+            Cost::Free => return without_counterpart(&all, link, sources, report, &read),
             Cost::Loss(_) => {
                 let what = format!(
                     "packets may wait {us}us for a timer: the longest poll is {polled}us, and nothing prefers busy polling"
@@ -74,11 +74,11 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
         }
         report.add(found);
     }
-    alone(&all, link, sources, report, &read);
+    without_counterpart(&all, link, sources, report, &read);
 }
 
 /// Settings that have no effect without another.
-fn alone(
+fn without_counterpart(
     all: &[[u64; 3]],
     link: &Link,
     sources: &Sources,

@@ -31,12 +31,12 @@ pub(super) fn check(link: &Link, _: &Device, sources: &Sources, report: &mut Rep
     };
     let there = link.lower.and_then(|lower| other_end(link, lower, sources));
     receives(&here, report);
-    if !sources.only_in {
+    if !sources.receive_only {
         sends(&here, report);
     }
     match there {
         Some(there) => {
-            if !sources.only_in {
+            if !sources.receive_only {
                 receives(&there, report);
             }
             sends(&there, report);

@@ -1,7 +1,7 @@
-//! Which of the coalescing settings a device takes at all. Reads only.
+//! Which coalescing settings a device supports. Reads only.
 //!
-//! The ioctl has a value for each, 0 for what the driver does not know; the netlink family `ethtool` leaves those out
-//! (`coalesce_put_u32`, `net/ethtool/coalesce.c`).
+//! The ioctl has a field for each setting and returns 0 for those the driver does not support; the netlink family
+//! `ethtool` leaves those out (`coalesce_put_u32`, `net/ethtool/coalesce.c`).
 
 use netlink_bindings::traits::{NetlinkRequest, Protocol};
 
@@ -18,9 +18,9 @@ const A_COALESCE_RX_USECS: u16 = 2;
 const A_COALESCE_RX_MAX_FRAMES: u16 = 3;
 const A_COALESCE_USE_ADAPTIVE_RX: u16 = 11;
 
-/// Which coalescing settings a driver knows.
+/// Which coalescing settings a driver supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepts {
+pub struct SupportedCoalesce {
     /// See [`Coalesce::rx_usecs`](super::Coalesce::rx_usecs).
     pub rx_usecs: bool,
     /// See [`Coalesce::rx_frames`](super::Coalesce::rx_frames).
@@ -30,22 +30,22 @@ pub struct Accepts {
 }
 
 impl Ethtool {
-    /// Which coalescing settings the driver knows, of the device of this name in the calling thread's network
-    /// namespace. It may refuse a value all the same.
+    /// Which coalescing settings the driver supports, looked up by the device's name in the calling thread's network
+    /// namespace. The driver may still refuse a value.
     ///
     /// # Errors
-    /// [`Error::DeviceLacks`] where it knows none; [`Error::Unsupported`] before Linux 5.7.
-    pub fn accepts(&self) -> Result<Accepts> {
+    /// [`Error::DeviceLacks`] if it supports none; [`Error::Unsupported`] before Linux 5.7.
+    pub fn supported_coalesce(&self) -> Result<SupportedCoalesce> {
         let (mut socket, family) = Socket::generic(c"ethtool").map_err(|e| match e.errno() {
             Some(libc::ENOENT) => {
                 Error::Unsupported { what: "the netlink family ethtool", since: "5.7", with: "" }
             }
             _ => e.into_error("asking for the netlink family ethtool"),
         })?;
-        let mut accepts = None;
+        let mut supported = None;
         let asked = socket.request(&CoalesceGet::of(&self.device), family, |reply| {
             let has = |kind| attribute(reply, kind).is_some();
-            accepts = Some(Accepts {
+            supported = Some(SupportedCoalesce {
                 rx_usecs: has(A_COALESCE_RX_USECS),
                 rx_frames: has(A_COALESCE_RX_MAX_FRAMES),
                 adaptive_rx: has(A_COALESCE_USE_ADAPTIVE_RX),
@@ -56,7 +56,7 @@ impl Ethtool {
         match asked {
             Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => Err(lacks()),
             Err(e) => Err(e.into_error(format!("{}: {}", self.device, what()))),
-            Ok(()) => accepts.ok_or_else(lacks),
+            Ok(()) => supported.ok_or_else(lacks),
         }
     }
 }

@@ -8,10 +8,10 @@ use crate::rules::{CPU_QUOTA, EPOLL_READY, SOCK_READY, SPINNERS_ONE_CPU, SPINNER
 use crate::{Report, Rule, Subject};
 
 /// Findings about CPU time that pollers take from each other: shares of packets cannot refute these.
-const STAND: &[&Rule] = &[&CPU_QUOTA, &SPINNERS_ONE_CPU, &SPINNERS_TOO_MANY];
+const KEPT: &[&Rule] = &[&CPU_QUOTA, &SPINNERS_ONE_CPU, &SPINNERS_TOO_MANY];
 
 /// Removes the findings that the packets refute.
-pub(super) fn contradicted(process: &Process, judged: &[Unit], working: bool, report: &mut Report) {
+pub(super) fn remove(process: &Process, judged: &[Unit], working: bool, report: &mut Report) {
     let pid = process.pid;
     let of_process = |subject: &Subject| match subject {
         Subject::Process { pid: of, .. } | Subject::Descriptor { pid: of, .. } => *of == pid,
@@ -25,7 +25,7 @@ pub(super) fn contradicted(process: &Process, judged: &[Unit], working: bool, re
     report.retain(|finding| {
         let named = matches!(&finding.subject, Subject::Device { name } if asked.contains(name));
         let proven = finding.rule.code.starts_with("BP-PROVE");
-        if proven || STAND.iter().any(|rule| rule.code == finding.rule.code) {
+        if proven || KEPT.iter().any(|rule| rule.code == finding.rule.code) {
             return true;
         }
         let works = |unit: &Unit| {

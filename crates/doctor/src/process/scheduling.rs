@@ -10,9 +10,9 @@ use crate::Error;
 use crate::rules::{CPU_QUOTA, FIFO_POLLER, NO_SOCKETS, STOPPED};
 
 /// Refuses a zombie: it has no sockets to look at.
-pub(super) fn refuse_the_dead(pid: u32) -> Result<(), Error> {
-    match process::standing(pid) {
-        Some(standing) if standing.state == 'Z' || standing.state == 'X' => {
+pub(super) fn refuse_zombie(pid: u32) -> Result<(), Error> {
+    match process::sched_state(pid) {
+        Some(sched) if sched.state == 'Z' || sched.state == 'X' => {
             let why = "it has ended, and its parent has not collected its exit code yet: a zombie has no sockets";
             Err(Error::Process { pid, why: why.into() })
         }
@@ -23,17 +23,17 @@ pub(super) fn refuse_the_dead(pid: u32) -> Result<(), Error> {
 /// Findings about a process that was asked for, independent of its sockets.
 pub(super) fn judge(judge: &mut Judge<'_>, process: &Process) {
     let pid = process.pid;
-    if let Some(standing) = process::standing(pid)
-        && matches!(standing.state, 'T' | 't')
+    if let Some(sched) = process::sched_state(pid)
+        && matches!(sched.state, 'T' | 't')
     {
-        let by = match standing.state {
+        let by = match sched.state {
             't' => "by a debugger",
             _ => "by a signal",
         };
         let mut found = STOPPED
             .finding(process.subject(), format!("it is stopped {by}: it neither waits nor polls"))
-            .evidence(format!("/proc/{pid}/stat"), format!("state {}", standing.state));
-        if standing.state == 'T' {
+            .evidence(format!("/proc/{pid}/stat"), format!("state {}", sched.state));
+        if sched.state == 'T' {
             found = found.remedy(format!("kill -CONT {pid}"));
         }
         judge.add(pid, found);
@@ -45,7 +45,8 @@ pub(super) fn judge(judge: &mut Judge<'_>, process: &Process) {
     }
     let pollers = spinners::of_process(judge, process);
     for tid in &pollers {
-        let Some(priority) = process::standing(*tid).map(|s| s.real_time).filter(|p| *p > 0) else {
+        let Some(priority) = process::sched_state(*tid).map(|s| s.real_time).filter(|p| *p > 0)
+        else {
             continue;
         };
         let what = format!("thread {tid} busy polls with real-time priority {priority}");

@@ -1,4 +1,4 @@
-//! Why the packets of a socket or an epoll instance were not found by busy polling.
+//! The causes why packets of a socket or an epoll instance were not found by busy polling.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::count::Counts;
 use super::passes::Driven;
 use super::units::{Spins, Sum, Unit};
 use super::{ENOUGH, Target};
-use crate::process::{Life, Place, Process};
+use crate::process::{NapiLocation, NapiState, Process};
 use crate::rules::{
     DRIVER_SKIPS_NAPI_ID, NO_NAPI, RFS, RPS, TUN, VETH_GRO_OFF, VETH_TSO_ON, WIREGUARD,
 };
@@ -19,7 +19,7 @@ const NO_ID: &[&Rule] =
 const HANDED_ON: &[&Rule] = &[&RPS, &RFS];
 
 /// What else is known about a process.
-pub(super) struct Circumstances<'a> {
+pub(super) struct Context<'a> {
     process: &'a Process,
     target: &'a Target,
     /// The findings about its devices: the rule's code, the words and the remedy.
@@ -27,25 +27,25 @@ pub(super) struct Circumstances<'a> {
 }
 
 /// A cause and its remedy.
-pub(super) struct Why {
+pub(super) struct Cause {
     pub(super) words: String,
     pub(super) remedy: Option<String>,
 }
 
-impl From<String> for Why {
+impl From<String> for Cause {
     fn from(words: String) -> Self {
-        Why { words, remedy: None }
+        Cause { words, remedy: None }
     }
 }
 
-impl<'a> Circumstances<'a> {
+impl<'a> Context<'a> {
     pub(super) fn of(process: &'a Process, target: &'a Target, report: &Report) -> Self {
         let of_device = |subject: &Subject| {
             matches!(subject, Subject::Device { .. } | Subject::PeerDevice { .. })
         };
         let found = report.findings().into_iter().filter(|f| of_device(&f.subject));
         let of_devices = found.map(|f| (f.rule.code, f.what.clone(), f.remedy.clone())).collect();
-        Circumstances { process, target, of_devices }
+        Context { process, target, of_devices }
     }
 
     fn fault(&self, rules: &[&Rule]) -> Option<&(&'static str, String, Option<String>)> {
@@ -53,13 +53,13 @@ impl<'a> Circumstances<'a> {
     }
 
     /// The NAPI instances that are known to deliver a unit's packets.
-    fn places(&self, unit: &Unit) -> Vec<&Place> {
+    fn locations(&self, unit: &Unit) -> Vec<&NapiLocation> {
         let ids: BTreeSet<_> = unit.queues.keys().flatten().chain(&unit.learnt).collect();
-        let place = |id: &&busypoll_linux::NapiId| match self.target.napis.life(**id) {
-            Life::Alive(place) => Some(place),
+        let location = |id: &&busypoll_linux::NapiId| match self.target.napis.state(**id) {
+            NapiState::Alive(location) => Some(location),
             _ => None,
         };
-        ids.iter().filter_map(place).collect()
+        ids.iter().filter_map(location).collect()
     }
 
     /// The delay by deferred interrupts of the packets that no poll found.
@@ -68,11 +68,11 @@ impl<'a> Circumstances<'a> {
         if sum.by_softirq() == 0 {
             return None;
         }
-        let waits = |place: &&Place| {
-            let napi = &place.napi;
+        let waits = |location: &&NapiLocation| {
+            let napi = &location.napi;
             busypoll_linux::deferral::wait(napi.defer_hard_irqs, napi.gro_flush_timeout_ns)
         };
-        let longest = self.places(unit).iter().filter_map(waits).max()?;
+        let longest = self.locations(unit).iter().filter_map(waits).max()?;
         Some(format!(
             "{} packets waited up to {} us for a timer, as interrupts are deferred",
             sum.by_softirq(),
@@ -80,17 +80,17 @@ impl<'a> Circumstances<'a> {
         ))
     }
 
-    fn words(&self, id: busypoll_linux::NapiId) -> String {
-        match self.target.napis.life(id) {
-            Life::Alive(place) => format!("napi {id} ({place})"),
-            Life::Dead => format!("napi {id} (dead)"),
-            Life::Unknown => format!("napi {id}"),
+    fn describe(&self, id: busypoll_linux::NapiId) -> String {
+        match self.target.napis.state(id) {
+            NapiState::Alive(location) => format!("napi {id} ({location})"),
+            NapiState::Dead => format!("napi {id} (dead)"),
+            NapiState::Unknown => format!("napi {id}"),
         }
     }
 }
 
 /// A cause that the packets themselves prove, if there is one.
-pub(super) fn certain(unit: &Unit, around: &Circumstances<'_>) -> Option<Why> {
+pub(super) fn certain(unit: &Unit, context: &Context<'_>) -> Option<Cause> {
     let sum = unit.sum();
     let all = sum.all();
     let most = |part: u64| part * 2 > all;
@@ -99,34 +99,35 @@ pub(super) fn certain(unit: &Unit, around: &Circumstances<'_>) -> Option<Why> {
         let words = format!(
             "{without_id} packets came by the per-CPU backlog, which cannot be polled: they carry no NAPI id"
         );
-        return Some(match around.fault(NO_ID) {
+        return Some(match context.fault(NO_ID) {
             Some((_, what, remedy)) => {
-                Why { words: format!("{words}; {what}"), remedy: remedy.clone() }
+                Cause { words: format!("{words}; {what}"), remedy: remedy.clone() }
             }
             None => words.into(),
         });
     }
     if most(sum.napi_threads) {
-        let remedy = around
-            .places(unit)
+        let remedy = context
+            .locations(unit)
             .first()
-            .map(|place| around.process.write_in_its_namespace(place, "threaded", "0"));
+            .map(|location| context.process.write_in_its_namespace(location, "threaded", "0"));
         let words = "NAPI threads take them before any thread polls: threaded NAPI is on".into();
-        return Some(Why { words, remedy });
+        return Some(Cause { words, remedy });
     }
-    if let Some((_, what, remedy)) = around.fault(HANDED_ON) {
+    if let Some((_, what, remedy)) = context.fault(HANDED_ON) {
         let words = format!("{what}, also those that a busy poll has found");
-        return Some(Why { words, remedy: remedy.clone() });
+        return Some(Cause { words, remedy: remedy.clone() });
     }
     let main = unit.queues.iter().max_by_key(|(_, sum)| sum.all()).and_then(|(id, _)| *id);
     if let Some(main) = main
         && !unit.learnt.is_empty()
         && !unit.learnt.contains(&main)
     {
-        let polled: Vec<String> = unit.learnt.iter().take(4).map(|id| around.words(*id)).collect();
+        let polled: Vec<String> =
+            unit.learnt.iter().take(4).map(|id| context.describe(*id)).collect();
         let words = format!(
             "its packets come by {}, and it polls {}, which it learnt first: a new socket or connect(2) fixes it",
-            around.words(main),
+            context.describe(main),
             polled.join(", "),
         );
         return Some(words.into());
@@ -138,19 +139,19 @@ pub(super) fn certain(unit: &Unit, around: &Circumstances<'_>) -> Option<Why> {
 pub(super) fn likely(
     unit: &Unit,
     driven: &Driven<'_>,
-    around: &Circumstances<'_>,
+    context: &Context<'_>,
     counts: &Counts,
-) -> Why {
+) -> Cause {
     let all = unit.sum().all();
     let queues = unit.queues.values().filter(|sum| sum.all() >= ENOUGH).count();
-    if let Some(stopped) = counts.stopped.get(&around.process.pid)
+    if let Some(stopped) = counts.stopped.get(&context.process.pid)
         && stopped.throttled * 2 > stopped.periods
     {
         let words = format!(
             "its control group was stopped in {} of {} periods",
             stopped.throttled, stopped.periods
         );
-        return Why { words, remedy: Some(stopped.remedy.clone()) };
+        return Cause { words, remedy: Some(stopped.remedy.clone()) };
     }
     if driven.spins() == 0 {
         return match unit.spins {
