@@ -10,6 +10,7 @@ use crate::Rule;
 /// The verdict of a rule on busy polling. The worst come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
+pub enum Verdict {
     /// It cannot work in this configuration.
     Impossible,
     /// It does damage, or something undoes it.
