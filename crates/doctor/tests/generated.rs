@@ -348,7 +348,7 @@ fn the_verdict_agrees_with_the_counters_in_twenty_random_cases() {
 
 #[test]
 #[ignore = "takes some twenty minutes"]
-fn five_hundred() {
+fn the_verdict_agrees_with_the_counters_in_five_hundred_random_cases() {
     needs_root!();
     needs!(program "python3", program "ip", program "ethtool");
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());

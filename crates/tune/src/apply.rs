@@ -1,4 +1,4 @@
-//! Making the system as a plan says: journal, write, read back.
+//! Applies a plan: journal, write, read back.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,36 +13,36 @@ use crate::key::Key;
 use crate::machine::{Knob, Machine};
 use crate::plan::{Line, Options, Plan, State};
 use crate::profile::Profile;
-use crate::record::{Begin, Process, Record, Standing, TuneJournal};
+use crate::record::{Begin, JournalState, Process, Record, TuneJournal};
 use crate::undo::undo;
 use crate::value::Value;
 use crate::{Step, Steps};
 
-/// What to apply and for whom.
+/// What to apply, and for which processes.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The profile.
     pub profile: &'a Profile,
     /// The user's options.
     pub options: &'a Options,
-    /// Who rolls back by itself.
+    /// The process that rolls back automatically.
     pub guard: Option<Process>,
-    /// In how many seconds that happens unless a person confirms.
+    /// Roll back after this many seconds unless the user confirms.
     pub confirm_within: Option<u64>,
-    /// Whose polling it is for.
+    /// The processes that poll.
     pub pollers: Vec<Process>,
 }
 
-/// What became of a plan.
+/// The result of an apply.
 #[derive(Debug, Serialize)]
 pub struct Applied {
     /// The number of the apply; none if there was nothing to do.
     pub number: Option<u32>,
-    /// The plan, as it was before.
+    /// The plan, made before the changes.
     pub plan: Plan,
-    /// What became of each change, in the order of writing.
+    /// The result of each change, in the order of writing.
     pub outcomes: Vec<Outcome>,
-    /// What is not to be had.
+    /// The settings that cannot be made here.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -51,30 +51,30 @@ pub struct Applied {
 pub struct LeftOut {
     /// The setting.
     pub line: Line,
-    /// Why it is not to be had.
+    /// Why it cannot be made.
     pub why: String,
-    /// It was, until another setting of the profile was made.
+    /// It was possible until another setting of the profile was made.
     pub lost: bool,
 }
 
-/// What became of one change.
+/// The result of one change.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The change.
     pub line: Line,
-    /// What became of it.
+    /// The result.
     pub result: Written,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Written {
     /// It reads back as written.
     AsPlanned,
-    /// The kernel or the driver made something else of it.
+    /// The kernel or the driver made it another value.
     Became(Value),
-    /// It read back as written, until another setting of the profile was made.
+    /// It read back as written, until another setting of the profile changed it.
     Overtaken(Value),
     /// The kernel or the driver refused it.
     Refused(String),
@@ -86,7 +86,7 @@ impl Applied {
         self.outcomes.iter().filter(|o| matches!(o.result, Written::Refused(_))).count()
     }
 
-    /// The settings of which nothing is left, as others of the profile have taken them away.
+    /// The settings that others of the profile have undone.
     pub fn lost(&self) -> usize {
         let overtaken = |o: &&Outcome| matches!(o.result, Written::Overtaken(_));
         self.left_out.iter().filter(|left| left.lost).count()
@@ -94,11 +94,11 @@ impl Applied {
     }
 }
 
-/// Applies a profile. Before each write the value that stands is on the disk; a device that refuses one
-/// setting keeps the others; whatever else fails takes everything back.
+/// Applies a profile. The old value is on the disk before each write. If a device refuses one setting, the others
+/// are kept; any other failure rolls everything back.
 ///
 /// # Errors
-/// As [`Plan::make`]; [`Error::NeedsPoller`], [`Error::Impossible`], a missing privilege, the journal's:
+/// As [`Plan::make`]; [`Error::NeedsPoller`], [`Error::Impossible`], a missing privilege, a journal error:
 /// nothing was changed. [`Error::Undone`], [`Error::HalfDone`].
 pub fn apply(
     machine: &mut Machine,
@@ -108,7 +108,7 @@ pub fn apply(
 ) -> Result<Applied> {
     let devices = open(&request.options.devices)?;
     let plan = check(machine, &devices, request)?;
-    let number = Standing::next_number(journal.entries());
+    let number = JournalState::next_number(journal.entries());
     let mut work = Work { machine, journal: &mut journal, devices: &devices, number, steps };
     match work.all(request, &plan) {
         Ok((outcomes, left_out)) => Ok(Applied { number: Some(number), plan, outcomes, left_out }),
@@ -127,10 +127,10 @@ pub fn apply(
     }
 }
 
-/// Opens the devices named.
+/// Opens the named devices.
 ///
 /// # Errors
-/// No such device; one named twice; loopback.
+/// No such device; a device named twice; loopback.
 pub fn open(names: &[String]) -> Result<Vec<Device>> {
     for (i, name) in names.iter().enumerate() {
         if names[..i].contains(name) {
@@ -140,7 +140,7 @@ pub fn open(names: &[String]) -> Result<Vec<Device>> {
     names.iter().map(|name| Device::open(name)).collect()
 }
 
-/// Makes the plan and whatever can be known before the first change.
+/// Makes the plan and checks everything that can be known before the first change.
 ///
 /// # Errors
 /// As [`apply`], without having changed anything.
@@ -183,11 +183,11 @@ impl Work<'_, '_> {
             busy_polled: busy_poll_rx_packets().unwrap_or(0),
             received: self.machine.received(self.devices),
         };
-        // What reshapes the device goes first; what belongs to its queues is looked at again after it.
-        let is_first = |line: &&Line| line.knob.key.reshapes();
+        // Settings that reset the device go first; those of its queues are planned again afterwards.
+        let is_first = |line: &&Line| line.knob.key.resets_queues();
         let first: Vec<&Line> = before.changes().filter(is_first).collect();
         let mut records = vec![Record::Begin(begin)];
-        records.extend(self.disturbed(&first)?);
+        records.extend(self.at_risk(&first)?);
         let mut outcomes = self.write(records, &first)?;
         let again;
         let plan = match first.is_empty() {
@@ -203,20 +203,20 @@ impl Work<'_, '_> {
         };
         let second: Vec<&Line> = plan.changes().filter(|line| !is_first(line)).collect();
         outcomes.extend(self.write(Vec::new(), &second)?);
-        let undone = self.look_again(&mut outcomes, before);
-        let mut records = self.became(&outcomes);
+        let undone = self.recheck(&mut outcomes, before);
+        let mut records = self.final_values(&outcomes);
         records.push(Record::Applied { apply: self.number });
         self.journal.append(&records)?;
         (self.steps)(Step::Complete);
         Ok((outcomes, left_out(before, plan).into_iter().chain(undone).collect()))
     }
 
-    /// A setting may undo one that was made before it: scatter-gather off takes TSO along.
-    /// One that was so already is told as left out, as nothing was written.
-    fn look_again(&mut self, outcomes: &mut [Outcome], before: &Plan) -> Vec<LeftOut> {
+    /// A setting may undo an earlier one: scatter-gather off switches TSO off.
+    /// If the undone one was set already before, nothing was written for it: it is reported as left out.
+    fn recheck(&mut self, outcomes: &mut [Outcome], before: &Plan) -> Vec<LeftOut> {
         for outcome in outcomes.iter_mut().filter(|o| o.result == Written::AsPlanned) {
             let Some(then) = &outcome.line.then else { continue };
-            // What has gone meanwhile is somebody else's doing, and status tells of it.
+            // A value that cannot be read any more was removed by another program; status reports it.
             if let Ok(Written::Became(now)) = self.stands(&outcome.line, then) {
                 outcome.result = Written::Overtaken(now);
             }
@@ -232,9 +232,9 @@ impl Work<'_, '_> {
         undone.collect()
     }
 
-    /// What was rounded, or changed along with another setting: a rollback does not take it for somebody
-    /// else's change.
-    fn became(&mut self, outcomes: &[Outcome]) -> Vec<Record> {
+    /// Values that were rounded, or changed along with another setting: a rollback must not take them for
+    /// changes by another program.
+    fn final_values(&mut self, outcomes: &[Outcome]) -> Vec<Record> {
         let apply = self.number;
         let of = |outcome: &Outcome| {
             let line = &outcome.line;
@@ -257,8 +257,8 @@ impl Work<'_, '_> {
         self.devices.iter().find(|d| Some(d.name()) == line.device.as_deref())
     }
 
-    /// What reshaping a device may lose: all that belongs to its queues, NAPI instances and interrupts.
-    fn disturbed(&mut self, first: &[&Line]) -> Result<Vec<Record>> {
+    /// The settings that a reset of the device may lose: all of its queues, NAPI instances and interrupts.
+    fn at_risk(&mut self, first: &[&Line]) -> Result<Vec<Record>> {
         const AT_RISK: [Key; 10] = [
             Key::RxUsecs,
             Key::RxFrames,
@@ -279,7 +279,7 @@ impl Work<'_, '_> {
             for key in AT_RISK.into_iter().chain([Key::GroFlushTimeout]) {
                 for at in self.machine.places(Some(device), &key)? {
                     let knob = Knob { key: key.clone(), at };
-                    // What cannot be read cannot have been set.
+                    // A setting that cannot be read cannot have been set.
                     let Ok(old) = self.machine.read(Some(device), &knob) else { continue };
                     records.push(self.old(Some(device), knob, old, None));
                 }
@@ -324,7 +324,7 @@ impl Work<'_, '_> {
         (self.steps)(Step::Writing(&line.knob));
         let result = match self.machine.write(device, &line.knob, then) {
             Ok(()) => self.stands(line, then)?,
-            // Without the right nothing of this will work: take everything back.
+            // A missing privilege affects all settings: roll everything back.
             Err(e) if is_forbidden(&e) => return Err(e.into()),
             Err(e) => Written::Refused(e.to_string()),
         };
@@ -332,7 +332,7 @@ impl Work<'_, '_> {
         Ok(Outcome { line: line.clone(), result })
     }
 
-    /// Whether a setting stands as it was made.
+    /// Whether a setting still has the value that was written.
     fn stands(&mut self, line: &Line, then: &Value) -> Result<Written> {
         let device = self.devices.iter().find(|d| Some(d.name()) == line.device.as_deref());
         match self.machine.read(device, &line.knob)? {
@@ -341,7 +341,7 @@ impl Work<'_, '_> {
         }
     }
 
-    /// A feature may be asked for and yet be held off by another.
+    /// A feature may be wanted but off because of another feature.
     fn held_off(&self, device: Option<&Device>, line: &Line, then: &Value) -> Result<Written> {
         let (Some(device), Key::Feature(name)) = (device, &line.knob.key) else {
             return Ok(Written::AsPlanned);
@@ -355,7 +355,7 @@ impl Work<'_, '_> {
     }
 }
 
-/// Whether it is the system that refuses, and not the device.
+/// Whether the refusal comes from the system, not from the device.
 fn is_forbidden(e: &Linux) -> bool {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     match e {
@@ -365,7 +365,7 @@ fn is_forbidden(e: &Linux) -> bool {
     }
 }
 
-/// What is not to be had: of what reshapes a device as planned `before` it, of the rest as planned `after`.
+/// The settings that cannot be made: for those that reset a device by the plan `before`, for the others by `after`.
 pub fn left_out(before: &Plan, after: &Plan) -> Vec<LeftOut> {
     let was_there = |line: &Line| {
         let same = |l: &&Line| l.device == line.device && l.knob.key == line.knob.key;
@@ -376,13 +376,13 @@ pub fn left_out(before: &Plan, after: &Plan) -> Vec<LeftOut> {
         let (why, lost) = match &line.state {
             State::NotHere(why) => (why.clone(), was_there(line)),
             State::Taken(why) => (why.clone(), true),
-            // No plan comes after this one.
+            // No further plan follows this one.
             State::Later(_) => ("what it belongs to was not made".into(), false),
             State::Change | State::Same => return None,
         };
         Some(LeftOut { line: line.clone(), why, lost })
     };
-    let first = before.lines.iter().filter(|line| line.knob.key.reshapes());
-    let rest = after.lines.iter().filter(|line| !line.knob.key.reshapes());
+    let first = before.lines.iter().filter(|line| line.knob.key.resets_queues());
+    let rest = after.lines.iter().filter(|line| !line.knob.key.resets_queues());
     first.chain(rest).filter_map(of).collect()
 }

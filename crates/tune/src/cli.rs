@@ -1,4 +1,4 @@
-//! The options of `busypoll tune`, and what they set in motion.
+//! The options of `busypoll tune`, and its main function.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,14 +17,14 @@ use crate::export::{Export, Format};
 use crate::machine::Machine;
 use crate::plan::{Options, Plan};
 use crate::profile::Profile;
-use crate::record::{Process, Record, Standing};
+use crate::record::{JournalState, Process, Record};
 use crate::status::{Status, journal};
 use crate::undo::{PutBack, undo};
 use crate::{guard, text};
 
-/// Make the system fit for busy polling, reversibly.
+/// Set up the system for busy polling, reversibly.
 ///
-/// Every old value is written down before it is changed; rollback restores them exactly, also after a
+/// Every old value is written to a journal before it is changed; rollback restores all of them, also after a
 /// crash. Only devices named with --dev are touched.
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -51,9 +51,9 @@ enum TuneCommand {
     Apply(ApplyArgs),
     /// Keep what was applied with --confirm
     Confirm,
-    /// Show what is applied and whether it still is so
+    /// Show what is applied and whether it still has these values
     Status(Json),
-    /// Put everything back as it was before the first apply
+    /// Restore everything to what it was before the first apply
     Rollback(RollbackArgs),
     /// Write a profile as files for other tools to install
     Export(ExportArgs),
@@ -62,7 +62,7 @@ enum TuneCommand {
 }
 
 impl TuneCommand {
-    /// Whether there is more to it than its report.
+    /// Whether the command does more than print a report.
     fn changes(&self) -> bool {
         match self {
             Self::Apply(_) | Self::Confirm | Self::Rollback(_) => true,
@@ -80,10 +80,10 @@ struct Which {
     /// A device to tune; may be given several times
     #[arg(long, value_name = "IF")]
     dev: Vec<String>,
-    /// How many sockets one poll or select waits for
+    /// The number of sockets that one poll or select waits for
     #[arg(long, value_name = "N", value_parser = units::number::<u32>)]
     sockets: Option<u32>,
-    /// The CPUs the application runs on: interrupts are put beside them
+    /// The CPUs the application runs on: interrupts are moved to CPUs near them
     #[arg(long, value_name = "LIST")]
     app_cpus: Option<CpuList>,
 }
@@ -117,10 +117,10 @@ struct PlanArgs {
 struct ApplyArgs {
     #[command(flatten)]
     which: Which,
-    /// Roll back by itself after this time unless `busypoll tune confirm` comes first
+    /// Roll back after this time unless `busypoll tune confirm` comes first
     #[arg(long, value_name = "TIME", value_parser = confirm_time)]
     confirm: Option<Duration>,
-    /// The process that polls, which gro-flush-timeout is for: all is rolled back when it ends
+    /// The process that polls, for which gro-flush-timeout is set: when it ends, everything is rolled back
     #[arg(long, value_name = "PID", value_parser = units::pid)]
     poller: Vec<u32>,
     #[command(flatten)]
@@ -129,7 +129,7 @@ struct ApplyArgs {
 
 #[derive(Debug, Clone, Args)]
 struct RollbackArgs {
-    /// Forget what cannot be put back because its device is not here
+    /// Drop settings that cannot be restored because their device is not here
     #[arg(long)]
     forget: bool,
     #[command(flatten)]
@@ -144,12 +144,12 @@ struct ExportArgs {
     /// Print one format
     #[arg(long, value_enum, conflicts_with = "dir")]
     format: Option<Format>,
-    /// Write all formats below this directory, each where it belongs
+    /// Write all formats below this directory, each to its usual path
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// Of the process that rolls back by itself.
+/// The options of the process that rolls back automatically.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GuardArgs {
     pub(crate) number: u32,
@@ -166,7 +166,7 @@ fn confirm_time(text: &str) -> Result<Duration, String> {
     if time < Duration::from_secs(1) {
         return Err(format!("'{text}' is too short to confirm in; give at least 1s"));
     }
-    // So the journal keeps it.
+    // The journal stores whole seconds.
     if time.subsec_nanos() > 0 {
         let secs = time.as_secs();
         return Err(format!(
@@ -177,21 +177,21 @@ fn confirm_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Exit code of a report that is not all good: something was refused, left over, or needs a look.
+/// The exit code if a setting was refused, was left over, or needs attention.
 const NOT_ALL: u8 = 1;
 
-/// Does as told and prints the report to `to`. Exit code 0: all as wished; 1: something was refused by a device,
-/// could not be put back, needs a look, or was done and could not be told.
+/// Runs the command and prints the report to `to`. Exit code 0: all done; 1: a device refused a setting, a setting
+/// could not be restored or needs attention, or all was done but the report could not be printed.
 ///
 /// # Errors
-/// One line where nothing was done: exit code 2.
+/// One line if nothing was done: exit code 2.
 pub fn run_tune(args: &TuneArgs, to: &mut impl Write) -> Result<ExitCode> {
     let mut out = Vec::new();
     let done = run(&args.command, &mut out);
-    // What was done is told also when the rest failed.
+    // The report of what was done is printed even if the rest failed.
     match to.write_all(&out).and_then(|()| to.flush()) {
         Err(e) if done.is_ok() && args.command.changes() => {
-            say(format_args!("{}; what it would have told was done all the same", print(e)));
+            say(format_args!("{}; the work itself was done", print(e)));
             Ok(code(false))
         }
         Err(e) if done.is_ok() => Err(print(e)),
@@ -242,9 +242,9 @@ fn run_apply(args: &ApplyArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
     let mut applied = crate::Applied { number: None, plan, outcomes: Vec::new(), left_out };
     if !applied.plan.is_empty() {
         let journal = journal()?;
-        crate::status::clear_word();
+        crate::status::clear_message();
         if request.confirm_within.is_some() || !request.pollers.is_empty() {
-            let number = Standing::next_number(journal.entries());
+            let number = JournalState::next_number(journal.entries());
             let guard = guard::start(number, request.confirm_within, &request.pollers)?;
             request.guard = Some(guard);
         }
@@ -266,8 +266,8 @@ fn run_apply(args: &ApplyArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
 
 fn confirm(out: &mut Vec<u8>) -> Result<ExitCode> {
     let mut journal = journal()?;
-    let standing = Standing::of(journal.entries());
-    let open = standing
+    let journal_state = JournalState::of(journal.entries());
+    let open = journal_state
         .applies
         .iter()
         .filter(|a| a.begin.confirm_within.is_some() && !a.confirmed && a.complete);
@@ -285,8 +285,8 @@ fn rollback(args: &RollbackArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
     let journal = journal()?;
     let mut machine = Machine::open()?;
     let report = undo(&mut machine, journal, |_| true, args.forget, &mut |_| ())?;
-    crate::status::clear_word();
-    let settled = |p: &PutBack| p.how.is_settled() || args.forget && p.how.is_far();
+    crate::status::clear_message();
+    let settled = |p: &PutBack| p.how.is_settled() || args.forget && p.how.is_absent();
     let done = report.iter().all(settled);
     show(&args.json, &report, out, |out| text::put_back(&report, args.forget && done, out))?;
     Ok(code(done))

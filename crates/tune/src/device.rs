@@ -1,7 +1,7 @@
-//! Which device is meant, told by more than its name. Reads only.
+//! Identifies a device by more than its name. Reads only.
 //!
-//! A name or an index says nothing after a driver was reloaded or a cable of software was made anew: a
-//! device is known by its driver and permanent address, and without one by driver, bus, name and address.
+//! Names and indexes change when a driver is reloaded or a veth pair is created again: a
+//! device is identified by its driver and permanent address, or without one by driver, bus, name and address.
 
 use busypoll_linux::Result;
 use busypoll_linux::ethtool::Ethtool;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// What a device is known by.
+/// The identity of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Its name.
@@ -19,19 +19,19 @@ pub struct Identity {
     pub ifindex: u32,
     /// Its driver.
     pub driver: String,
-    /// Where it sits, such as a PCI address; empty for software devices.
+    /// Its bus address, such as PCI; empty for software devices.
     pub bus: String,
-    /// The address it was made with.
+    /// The permanent address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permanent: Option<String>,
-    /// The address it has.
+    /// The current address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
 }
 
 impl Identity {
     fn of(link: &Link, ethtool: &Ethtool) -> Self {
-        // A device whose driver does not say who it is can still be told by name and address.
+        // Without a driver's name it can still be identified by name and address.
         let driver = ethtool.driver().ok();
         Identity {
             name: link.name.clone(),
@@ -59,16 +59,16 @@ fn address(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// A device that is there.
+/// A device that exists.
 #[derive(Debug)]
 pub struct Device {
-    /// What it is known by.
+    /// Its identity.
     pub identity: Identity,
-    /// What kind of software device it is, if one.
+    /// The kind of software device, if it is one.
     pub kind: Option<String>,
     /// Administratively up.
     pub up: bool,
-    /// A program is attached to it that runs in the driver.
+    /// Whether an XDP program is attached in the driver.
     pub has_xdp: bool,
     pub(crate) ethtool: Ethtool,
 }
@@ -93,10 +93,10 @@ impl Device {
         Ok(Device { identity, kind: link.kind.clone(), up: link.up, has_xdp, ethtool })
     }
 
-    /// The device that was once known by `identity`, whatever it is called now.
+    /// The device that had this `identity`, whatever its name is now.
     ///
     /// # Errors
-    /// A sentence for the report: it is gone, or there are several that could be it.
+    /// A sentence for the report: the device is gone, or several match.
     pub fn find(identity: &Identity) -> Result<Self, String> {
         let links = Links::open().and_then(|mut links| links.all()).map_err(|e| e.to_string())?;
         let mut same: Vec<Device> = links
@@ -111,11 +111,7 @@ impl Device {
             };
             same.sort_by_key(at);
             if same.iter().filter(|d| !at(d)).count() != 1 {
-                return Err(format!(
-                    "not to be told from others: {} of {} devices could be it",
-                    same.len(),
-                    links.len()
-                ));
+                return Err(format!("ambiguous: {} of {} devices match", same.len(), links.len()));
             }
         }
         same.into_iter().next().ok_or_else(|| {

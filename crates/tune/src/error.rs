@@ -1,14 +1,14 @@
-//! Why tune did not do as told, each in one line with the remedy.
+//! Errors of tune, each in one line with the remedy.
 
 use std::io;
 
 use crate::profile::ProfileError;
 
-/// Why tune did not do as told. Unless it says otherwise, nothing was changed.
+/// Why tune failed. Unless the error says otherwise, nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel's edge.
+    /// The kernel refused a call.
     #[error(transparent)]
     Linux(#[from] busypoll_linux::Error),
     /// The journal.
@@ -17,10 +17,8 @@ pub enum Error {
     /// The profile.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A profile for devices, and none was named.
-    #[error(
-        "profile {profile} sets nothing but devices: name one with --dev; `ip link` lists them"
-    )]
+    /// The profile has only device settings, and no device was named.
+    #[error("profile {profile} sets only devices: name one with --dev; `ip link` lists them")]
     NeedsDevice {
         /// The profile.
         profile: String,
@@ -34,7 +32,7 @@ pub enum Error {
          polled; name the device behind your traffic"
     )]
     Loopback(String),
-    /// A feature no kernel knows by that name.
+    /// An unknown feature.
     #[error("{device} has no feature '{name}'{hint}; `ethtool -k {device}` lists them")]
     UnknownFeature {
         /// The device.
@@ -44,13 +42,13 @@ pub enum Error {
         /// The nearest name, or nothing.
         hint: String,
     },
-    /// gro-flush-timeout without anybody who polls.
+    /// gro-flush-timeout without a poller.
     #[error(
-        "gro-flush-timeout delays every packet nobody polls for, so it is set only while somebody does: \
-         name the polling process with --poller PID; when it ends, all of this is rolled back"
+        "gro-flush-timeout delays every packet that no busy poll finds, so it is set only for a process that polls: \
+         name it with --poller PID; when it ends, all of this is rolled back"
     )]
     NeedsPoller,
-    /// What the profile is about cannot be had.
+    /// An essential setting of the profile cannot be made.
     #[error("{profile} cannot be applied: {why}")]
     Impossible {
         /// The profile.
@@ -61,18 +59,20 @@ pub enum Error {
     /// No such process.
     #[error("--poller {0}: no such process")]
     NoProcess(u32),
-    /// The process that rolls back by itself could not be started.
-    #[error("cannot start the process that would roll back by itself: {0}; nothing was changed")]
+    /// The process that rolls back automatically could not be started.
+    #[error(
+        "cannot start the process that would roll back automatically: {0}; nothing was changed"
+    )]
     Guard(io::Error),
-    /// A change failed, and the others were taken back.
+    /// A change failed, and the others were rolled back.
     #[error("{cause}; what had been changed is as it was before")]
     Undone {
         /// What failed.
         cause: String,
     },
-    /// A change failed, and so did taking others back.
+    /// A change failed, and some others could not be rolled back.
     #[error(
-        "{cause}; {left} settings could not be put back, which the journal remembers: `busypoll tune rollback`"
+        "{cause}; {left} settings could not be restored and stay in the journal: `busypoll tune rollback`"
     )]
     HalfDone {
         /// What failed.

@@ -1,8 +1,8 @@
-//! A profile as files other tools install: sysctl.d, systemd's .link, a udev rule, a tuned profile, an
+//! A profile as files for other tools: sysctl.d, systemd's .link, a udev rule, a tuned profile, an
 //! Ansible play. Writes nothing itself.
 //!
-//! What must not stand without somebody who polls (`napi.*`) is left out everywhere: at boot nobody does.
-//! Each file says how to have it instead.
+//! Settings that need a poller (`napi.*`) are left out everywhere: at boot no process polls.
+//! Each file says how to apply them instead.
 
 mod ansible;
 mod link;
@@ -20,7 +20,7 @@ use crate::plan::{Options, resolve};
 use crate::profile::Profile;
 use crate::value::Value;
 
-/// What a profile can be written as.
+/// The formats a profile can be written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// `/etc/sysctl.d/60-busypoll.conf`, for the machine's own settings
@@ -42,7 +42,7 @@ pub struct Export {
     summary: String,
     machine: Vec<(Key, Value)>,
     devices: Vec<ForDevice>,
-    /// What is in no file: the setting and why.
+    /// The settings that are in no file, with the reason.
     pub left_out: Vec<(String, String)>,
 }
 
@@ -57,9 +57,9 @@ struct ForDevice {
 /// A file to install.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportedFile {
-    /// Where it belongs.
+    /// Its path.
     pub path: String,
-    /// What is in it.
+    /// Its content.
     pub text: String,
 }
 
@@ -133,7 +133,7 @@ impl Export {
     /// The files of one format.
     ///
     /// # Errors
-    /// One line where the profile has nothing this format can say.
+    /// One line if no setting of the profile can be written in this format.
     pub fn files(&self, format: Format) -> Result<Vec<ExportedFile>> {
         let files = match format {
             Format::Sysctl => sysctl::files(self),
@@ -165,14 +165,14 @@ impl Export {
 }
 
 impl ForDevice {
-    /// A name that can be part of a file's.
+    /// The device's name, usable in a file name.
     fn name(&self) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
         self.identity.name.chars().map(plain).collect()
     }
 }
 
-/// What keeps a setting from this device, if anything does.
+/// Why this device cannot have a setting, if so.
 fn lacking(machine: &mut Machine, device: &Device, key: &Key) -> Option<&'static str> {
     let places = machine.places(Some(device), key).ok()?;
     if key.is_napi() {
@@ -184,7 +184,7 @@ fn lacking(machine: &mut Machine, device: &Device, key: &Key) -> Option<&'static
     read.err().map(|_| "not supported by this device")
 }
 
-/// Where a setting is while nothing is known of a device but its profile.
+/// The queues that a setting applies to, when only the device's export is known.
 fn queues(device: &ForDevice, key: &Key) -> Vec<At> {
     let list = match key {
         Key::XpsCpus => &device.tx_queues,

@@ -1,8 +1,8 @@
-//! The process that rolls an apply back by itself: when nobody confirms it in time, when those it was made
-//! for have ended. It outlives the terminal, and works on the journal like anybody else.
+//! The process that rolls an apply back automatically: when it is not confirmed in time, or when the processes it
+//! was made for have ended. It outlives the terminal, and uses the journal like any other command.
 //!
-//! It is started and has taken hold of the pollers (pidfd) before the first change is made, so from then
-//! on only its own death by SIGKILL leaves the apply standing; `status` tells that.
+//! It is started and has opened the pollers' pidfds before the first change is made, so from then
+//! on the apply stays in force only if the guard is killed by SIGKILL; `status` reports that.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,15 +20,15 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::cli::GuardArgs;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::record::{Apply, Process, Standing};
-use crate::status::{journal, leave_word, records};
+use crate::record::{Apply, JournalState, Process};
+use crate::status::{journal, leave_message, records};
 use crate::undo::undo;
 
 const READY: &str = "ready\n";
-/// How long a guard that should act waits for whoever holds the journal before it asks again.
+/// How long a guard that must act waits before it tries a locked journal again.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// Starts the guard of apply `number` and waits until it is on its post.
+/// Starts the guard of apply `number` and waits until it is ready.
 ///
 /// # Errors
 /// [`Error::Guard`].
@@ -68,13 +68,13 @@ pub(crate) fn start(number: u32, within: Option<u64>, pollers: &[Process]) -> Re
     }
 }
 
-/// The guard itself.
+/// The guard process itself.
 ///
 /// # Errors
-/// What keeps it from its post, or from putting things back.
+/// An error that keeps the guard from starting, or from rolling back.
 pub(crate) fn run(args: &GuardArgs) -> Result<()> {
     let pidfds = args.poller.iter().map(|pid| pidfd(*pid)).collect::<Result<Vec<_>>>()?;
-    // Once it has ended another is the parent, and its number may be anybody's.
+    // Once the maker has ended the guard has another parent, and its PID may be reused.
     let is_parent =
         || rustix::process::getppid().map(Pid::as_raw_pid) == i32::try_from(args.maker).ok();
     let maker = pidfd(args.maker).ok().filter(|_| is_parent());
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &GuardArgs) -> Result<()> {
     inotify::add_watch(&changes, &dir, W::MODIFY | W::DELETE | W::CREATE | W::MOVED_TO)
         .map_err(|e| Error::io("watching the journal")(e.into()))?;
     let deadline = args.within.map(|s| now() + Duration::from_secs(s));
-    // The last word to whoever started us; then its pipe is closed.
+    // The last output to the process that started us; then its pipe is closed.
     let mut out = io::stdout();
     out.write_all(READY.as_bytes()).and_then(|()| out.flush()).map_err(Error::io("reporting"))?;
     let null = File::options().write(true).open("/dev/null").map_err(Error::io("/dev/null"))?;
@@ -96,14 +96,14 @@ pub(crate) fn run(args: &GuardArgs) -> Result<()> {
     let mut began = false;
     let own = Process::find(std::process::id());
     loop {
-        // Looked at before the journal: what it wrote, it wrote before it ended.
+        // Checked before the journal is read: a maker that has ended has written everything by now.
         let maker_lives = maker.as_ref().is_some_and(|fd| !has_ended(fd));
-        let standing = Standing::of(&records()?);
-        let apply = guarded(&standing, args.number, own);
+        let journal_state = JournalState::of(&records()?);
+        let apply = guarded(&journal_state, args.number, own);
         began |= apply.is_some();
         let confirmed = apply.is_some_and(|a| a.confirmed);
         match apply {
-            // Rolled back by hand.
+            // Rolled back by the user.
             None if began => return Ok(()),
             None if !maker_lives => return leave_no_empty_journal(),
             Some(_) if confirmed && !had_pollers => return Ok(()),
@@ -130,26 +130,26 @@ pub(crate) fn run(args: &GuardArgs) -> Result<()> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(Error::io("waiting")(e.into())),
         }
-        // Only that something happened counts; the journal says what.
+        // The inotify events themselves do not matter; the journal is read again.
         let mut buffer = [0; 4096];
         while rustix::io::read(&changes, &mut buffer).is_ok_and(|n| n > 0) {}
     }
 }
 
-/// The apply of that number, if it is this guard's: numbers begin anew with each journal.
-fn guarded(standing: &Standing, number: u32, own: Option<Process>) -> Option<&Apply> {
-    standing.apply(number).filter(|apply| own.is_some() && apply.begin.guard == own)
+/// The apply of that number, if this guard belongs to it: each journal counts from 1 again.
+fn guarded(journal_state: &JournalState, number: u32, own: Option<Process>) -> Option<&Apply> {
+    journal_state.apply(number).filter(|apply| own.is_some() && apply.begin.guard == own)
 }
 
-/// Puts the apply back; false if somebody else holds the journal.
+/// Rolls the apply back; false if another process holds the journal.
 fn roll_back(number: u32, own: Option<Process>, why: &str) -> Result<bool> {
     let journal = match journal() {
         Err(Error::Journal(JournalError::Locked { .. })) => return Ok(false),
         journal => journal?,
     };
     // It may have been confirmed just now.
-    let standing = Standing::of(journal.entries());
-    let Some(apply) = guarded(&standing, number, own) else { return Ok(true) };
+    let journal_state = JournalState::of(journal.entries());
+    let Some(apply) = guarded(&journal_state, number, own) else { return Ok(true) };
     if apply.confirmed && apply.begin.pollers.is_empty() {
         return Ok(true);
     }
@@ -159,12 +159,12 @@ fn roll_back(number: u32, own: Option<Process>, why: &str) -> Result<bool> {
     let left = report.iter().filter(|p| !p.how.is_settled()).count();
     let left =
         if left > 0 { format!("; {left} settings could not be put back") } else { String::new() };
-    // The rollback counts; word of it is for convenience.
-    let _ = leave_word(&format!("{what}{left}\n"));
+    // The rollback matters more than the message about it.
+    let _ = leave_message(&format!("{what}{left}\n"));
     Ok(true)
 }
 
-/// Whoever ended before it began may have made the file and written nothing.
+/// A maker that ended before it began may have left an empty journal, which is removed.
 fn leave_no_empty_journal() -> Result<()> {
     match journal() {
         Ok(journal) if journal.entries().is_empty() => Ok(journal.finish()?),
@@ -185,7 +185,7 @@ fn has_ended(fd: &OwnedFd) -> bool {
     poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
 }
 
-/// Time that goes on while the machine sleeps.
+/// The time on a clock that continues during suspend.
 fn now() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)

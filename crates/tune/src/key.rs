@@ -1,4 +1,4 @@
-//! What can be set: names, units, and what holds for a setting whoever sets it. Pure tables.
+//! The settings: names, units, and facts that hold in every profile. Pure tables.
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,12 +52,12 @@ pub enum Key {
     IrqbalanceBan,
 }
 
-/// How a setting's value is counted.
+/// The unit of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Microseconds.
     Micros,
-    /// Nanoseconds in the kernel, any time in a profile.
+    /// Nanoseconds in the kernel, a time with any unit in a profile.
     Nanos,
     /// A plain number.
     Count,
@@ -69,22 +69,22 @@ pub enum Unit {
     Interrupts,
 }
 
-/// What holds for a setting in general; a profile may say more.
+/// The general facts about a setting; a profile may add its own.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// How it is counted.
+    /// Its unit.
     pub unit: Unit,
-    /// The largest value the kernel takes.
+    /// The largest value the kernel accepts.
     pub max: u64,
-    /// Why one would set it.
+    /// What it is for.
     pub reason: &'static str,
-    /// What it costs others.
+    /// What it costs other programs.
     pub cost: &'static str,
-    /// Where that comes from.
+    /// The source of these facts.
     pub source: &'static str,
 }
 
-/// Every key but the features: its section, its name, what is known of it.
+/// Every key except the features: section, name and facts.
 const KEYS: &[(Key, &str, &str, About)] = {
     const I32: u64 = i32::MAX as u64;
     const U32: u64 = u32::MAX as u64;
@@ -110,7 +110,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
                 Unit::Micros,
                 I32,
                 "how long a receive polls its queue before it sleeps",
-                "every program's blocking receives spin: CPU time, power, and less of both for others",
+                "every program's blocking receives spin: more CPU time and power, and less CPU time for others",
                 SYSCTL,
             ),
         ),
@@ -122,7 +122,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
                 Unit::Micros,
                 I32,
                 "how long poll, select and epoll poll the queues of their sockets",
-                "every program's poll, select and epoll spin: CPU time, power, and less of both for others",
+                "every program's poll, select and epoll spin: more CPU time and power, and less CPU time for others",
                 SYSCTL,
             ),
         ),
@@ -146,7 +146,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
                 Unit::Micros,
                 U32,
                 "how long after a packet the interrupt may wait",
-                "lower: more interrupts; higher: more latency for whoever does not busy poll",
+                "lower: more interrupts; higher: more latency for programs that do not busy poll",
                 ETHTOOL,
             ),
         ),
@@ -158,7 +158,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
                 Unit::Count,
                 U32,
                 "after how many packets the interrupt comes at the latest",
-                "lower: more interrupts; higher: more latency for whoever does not busy poll",
+                "lower: more interrupts; higher: more latency for programs that do not busy poll",
                 ETHTOOL,
             ),
         ),
@@ -229,7 +229,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
             about(
                 Unit::Cpus,
                 0,
-                "what a poller finds goes to the backlogs of these CPUs, where nobody polls; with none it stays with the poller",
+                "packets that a poller finds go to the backlogs of these CPUs, which are not polled; with none they stay with the poller",
                 "none: flows are not spread over CPUs by software, one CPU per queue does the work",
                 SCALING,
             ),
@@ -241,7 +241,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
             about(
                 Unit::Count,
                 U32,
-                "flow steering hands what a poller finds to another CPU's backlog; with 0 it stays with the poller",
+                "flow steering moves packets that a poller finds to another CPU's backlog; with 0 they stay with the poller",
                 "0: flows do not follow their programs from CPU to CPU",
                 SCALING,
             ),
@@ -265,9 +265,9 @@ const KEYS: &[(Key, &str, &str, About)] = {
             about(
                 Unit::Cpus,
                 0,
-                "interrupts go beside the application, on its NUMA node: on its own CPUs they stop it, from \
-                 another node they reach across",
-                "the CPUs that take them have less time for others",
+                "interrupts go to CPUs near the application, on its NUMA node: on its own CPUs they stop it, on \
+                 another node they cross the interconnect",
+                "the CPUs that handle them have less time for other work",
                 "Documentation/core-api/irq/irq-affinity.rst",
             ),
         ),
@@ -279,7 +279,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
                 Unit::Interrupts,
                 0,
                 "irqbalance would move these interrupts back within ten seconds",
-                "it no longer spreads them; it forgets this when it is started again",
+                "it no longer spreads them; a restart of irqbalance loses this setting",
                 "irqbalance(1), --banirq",
             ),
         ),
@@ -303,7 +303,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
                 Unit::Nanos,
                 U32,
                 "how long interrupts stay off while epoll finds events and prefers busy polling",
-                "a program that hangs between two waits delays everybody on its queue by that much",
+                "a program that hangs between two waits delays every program on its queue by that much",
                 NAPI,
             ),
         ),
@@ -315,7 +315,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
                 Unit::Count,
                 I32,
                 "how many empty polls in a row leave the interrupt masked",
-                "together with gro-flush-timeout: packets nobody polls for wait for the timer",
+                "together with gro-flush-timeout: packets that no busy poll finds wait for the timer",
                 NAPI,
             ),
         ),
@@ -326,7 +326,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
             about(
                 Unit::Nanos,
                 U32,
-                "how long a queue that nobody polls waits for the timer that does",
+                "how long packets of a queue wait for the timer if no thread polls it",
                 "with no poller every packet waits up to that long",
                 NAPI,
             ),
@@ -336,7 +336,7 @@ const KEYS: &[(Key, &str, &str, About)] = {
 
 const FEATURES: &str = "features";
 
-/// What ethtool -K calls the features one meets here, and the kernel's names behind it.
+/// The names of features in `ethtool -K`, with the kernel's names.
 const SHORT: &[(&str, &[&str])] = &[
     ("gro", ethtool::GRO),
     ("lro", &["rx-lro"]),
@@ -349,19 +349,19 @@ const SHORT: &[(&str, &[&str])] = &[
 ];
 
 impl Key {
-    /// What holds for this setting in general.
+    /// The general facts about this setting.
     pub fn about(&self) -> About {
         if let Key::Feature(name) = self {
             return feature(name);
         }
         match KEYS.iter().find(|(key, ..)| key == self) {
             Some((.., about)) => *about,
-            // Every other variant is in the table, as a test makes sure.
+            // Every other variant is in the table; a test checks this.
             None => feature(""),
         }
     }
 
-    /// The section and name it has in a profile.
+    /// Its section and name in a profile.
     pub fn names(&self) -> (&'static str, &str) {
         match self {
             Key::Feature(name) => (FEATURES, name),
@@ -372,8 +372,8 @@ impl Key {
         }
     }
 
-    /// Whether it makes the device take its queues down and up: what belongs to queues may be lost.
-    pub fn reshapes(&self) -> bool {
+    /// Whether it makes the device take its queues down and up: settings of the queues may be lost.
+    pub fn resets_queues(&self) -> bool {
         matches!(
             self,
             Key::Feature(_)
@@ -390,13 +390,13 @@ impl Key {
         self.names().0 == "napi"
     }
 
-    /// Whether it belongs to the machine and not to a device.
+    /// Whether it belongs to the machine, not to a device.
     pub fn is_system_wide(&self) -> bool {
         matches!(self, Key::BusyRead | Key::BusyPoll | Key::IrqbalanceBan)
     }
 
-    /// The keys behind a section and a name of a profile: several for `features.tso`. None for a name
-    /// nobody knows.
+    /// The keys for a section and a name in a profile: several for `features.tso`. None for an
+    /// unknown name.
     pub fn lookup(section: &str, name: &str) -> Option<Vec<Key>> {
         if section == FEATURES {
             let short = SHORT.iter().find(|(short, _)| *short == name);
@@ -407,7 +407,7 @@ impl Key {
         known.map(|(key, ..)| vec![key.clone()])
     }
 
-    /// The sections there are.
+    /// All sections.
     pub fn sections() -> impl Iterator<Item = &'static str> {
         let mut all: Vec<_> = KEYS.iter().map(|(_, section, ..)| *section).collect();
         all.push(FEATURES);
@@ -415,7 +415,7 @@ impl Key {
         all.into_iter()
     }
 
-    /// The names a section knows; of features, the short ones.
+    /// The known names of a section; for features, the short ones.
     pub fn known(section: &str) -> impl Iterator<Item = &'static str> {
         let keys = KEYS.iter().filter(move |(_, s, ..)| *s == section).map(|(_, _, name, _)| *name);
         keys.chain(SHORT.iter().filter(move |_| section == FEATURES).map(|(short, _)| *short))
@@ -432,7 +432,7 @@ fn feature(name: &str) -> About {
             "on, a packet is held back in the device to be merged with the next; off, it is handed up at once",
             "off: bulk transfers cost more CPU time",
         ),
-        _ => ("an offload of the device", "off: the CPU does its work"),
+        _ => ("an offload of the device", "off: the CPU does the work instead"),
     };
     About { unit: Unit::Switch, max: 1, reason, cost, source: "ethtool(8)" }
 }
@@ -451,7 +451,7 @@ impl FromStr for Key {
         let unknown = || format!("unknown setting '{text}'");
         let (section, name) = text.split_once('.').ok_or_else(unknown)?;
         let keys = Key::lookup(section, name).ok_or_else(unknown)?;
-        // Journals write the kernel's own names, each of which is one key.
+        // Journals contain the kernel's names, each of which is one key.
         keys.into_iter().next().ok_or_else(unknown)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Profile`] names settings with reason, cost and source. [`Plan`] compares it with the running system
 //! and changes nothing. [`apply()`] writes each old value to the journal before it changes it, and reads
-//! back what became of it. [`undo`] puts everything back, after a crash too. Only devices that were named
+//! the result back. [`undo`] restores everything, also after a crash. Only named devices
 //! are touched.
 //!
 //! ```no_run
@@ -41,29 +41,29 @@ pub use key::{About, Key, Unit};
 pub use machine::{At, Knob, Machine};
 pub use plan::{Line, Options, Plan, State};
 pub use profile::{Profile, ProfileError, Setting, Want, built_in};
-pub use record::{Begin, Process, Record, Standing, TuneJournal};
+pub use record::{Begin, JournalState, Process, Record, TuneJournal};
 pub use status::{Status, journal};
 pub use undo::{How, PutBack, undo};
 pub use value::Value;
 
-/// A moment in [`apply()`] or [`undo`], for whoever follows it.
+/// A step of [`apply()`] or [`undo`], for an observer.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {
-    /// Old values are about to be written down.
+    /// Old values are about to be written to the journal.
     Journalling,
     /// They are on the disk.
     Journalled,
     /// A setting is about to be changed.
     Writing(&'a Knob),
-    /// It was, and was read back.
+    /// It has been changed and read back.
     Written(&'a Knob),
     /// All changes are made.
     Complete,
-    /// A setting is about to be put back.
+    /// A setting is about to be restored.
     Restoring(&'a Knob),
-    /// What was put back is struck from the journal.
+    /// The restored settings have been removed from the journal.
     Struck,
 }
 
-/// Who follows the steps.
+/// The observer of the steps.
 pub type Steps<'a> = &'a mut dyn FnMut(Step<'_>);

@@ -1,4 +1,4 @@
-//! Reading and writing one setting at one place. Touches what [`Machine::write`] is told to.
+//! Reads and writes one setting at one place of a device. Touches only what [`Machine::write`] changes.
 
 use busypoll_linux::ethtool::{ChannelChange, CoalesceChange, RingChange};
 use busypoll_linux::irqbalance::Irqbalance;
@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::key::Key;
 use crate::value::{Value, from_mask, to_mask};
 
-/// Where on a device a setting is.
+/// The part of a device that a setting belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum At {
@@ -23,8 +23,8 @@ pub enum At {
     Queue(u32),
     /// One of its NAPI instances.
     Napi {
-        /// Its place among the device's instances, in the order of their ids: what stays when the
-        /// instances are made anew.
+        /// Its position among the device's instances, in the order of their ids: it stays the same when the
+        /// instances are created again.
         index: u32,
         /// Its id.
         id: u32,
@@ -33,22 +33,22 @@ pub enum At {
     Irq {
         /// Its number.
         number: u32,
-        /// What the driver calls it.
+        /// The driver's name for it.
         name: String,
     },
 }
 
-/// One setting at one place of a device.
+/// One setting of one part of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Knob {
-    /// What is set.
+    /// The setting.
     pub key: Key,
-    /// Where.
+    /// The part.
     pub at: At,
 }
 
 impl Knob {
-    /// Whether both are the same setting; NAPI ids and interrupt numbers may have changed between.
+    /// Whether both are the same setting; NAPI ids and interrupt numbers may have changed in between.
     pub fn same(&self, other: &Knob) -> bool {
         self.key == other.key
             && match (&self.at, &other.at) {
@@ -60,7 +60,7 @@ impl Knob {
             }
     }
 
-    /// As it is shown: `rx-usecs`, `rps-cpus of rx-0`, `gro-flush-timeout of napi 8193`.
+    /// For the user: `rx-usecs`, `rps-cpus of rx-0`, `gro-flush-timeout of napi 8193`.
     pub fn show(&self) -> String {
         let (section, name) = self.key.names();
         match (&self.at, &self.key) {
@@ -94,10 +94,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Opens what settings are read and written through.
+    /// Opens the interfaces for reading and writing settings.
     ///
     /// # Errors
-    /// Where `/sys` or netlink cannot be had.
+    /// If `/sys` or netlink cannot be opened.
     pub fn open() -> Result<Self> {
         let netdev = match Netdev::open() {
             Err(Error::Unsupported { .. }) => None,
@@ -106,7 +106,7 @@ impl Machine {
         Ok(Machine { sysfs: Sysfs::open()?, netdev })
     }
 
-    /// How many packets the devices have received so far.
+    /// The number of packets the devices have received so far.
     pub(crate) fn received<'a>(&self, devices: impl IntoIterator<Item = &'a Device>) -> u64 {
         let packets = |d: &Device| self.sysfs.attribute(d.name(), "statistics/rx_packets");
         devices.into_iter().filter_map(|d| packets(d)?.parse::<u64>().ok()).sum()
@@ -119,7 +119,7 @@ impl Machine {
         Ok(napis)
     }
 
-    /// Where a device has this setting, now: one place, one per queue, per NAPI instance, per interrupt.
+    /// The parts of a device that have this setting now: the device, or each queue, NAPI instance or interrupt.
     pub fn places(&mut self, device: Option<&Device>, key: &Key) -> Result<Vec<At>> {
         let Some(device) = device else { return Ok(vec![At::Whole]) };
         let queues = |list: Vec<u32>| list.into_iter().map(At::Queue).collect();
@@ -147,7 +147,7 @@ impl Machine {
         })
     }
 
-    /// Why a device would refuse a value for a setting, as far as it tells beforehand; nothing is changed.
+    /// Why a device would refuse a value for a setting, if it reports that beforehand; nothing is changed.
     pub fn objection(&self, device: &Device, key: &Key, value: &Value) -> Option<String> {
         let wanted = value.number().unwrap_or(0);
         let most = |most: u32| {
@@ -167,9 +167,9 @@ impl Machine {
     }
 
     fn coalescing_objection(&self, device: &Device, key: &Key, value: &Value) -> Option<String> {
-        // Its driver takes all of these, and then does as the device can (`virtnet_set_coalesce`).
+        // This driver accepts all of these, but then does only what the device supports (`virtnet_set_coalesce`).
         if device.identity.driver == "virtio_net" {
-            // Bit by bit, the lowest first.
+            // One character for each bit, the lowest first.
             let features = self.sysfs.attribute(device.name(), "device/features")?;
             let has = |bit: usize| features.as_bytes().get(bit) == Some(&b'1');
             let plain = match key {
@@ -185,7 +185,7 @@ impl Machine {
             }
             if *key == Key::AdaptiveRx && !has(VIRTIO_NET_F_VQ_NOTF_COAL) && *value != plain {
                 return Some(
-                    "the virtual NIC has no notification coalescing of its own for each queue \
+                    "the virtual NIC has no notification coalescing for each queue \
                      (VIRTIO_NET_F_VQ_NOTF_COAL)"
                         .into(),
                 );
@@ -197,10 +197,10 @@ impl Machine {
             Key::AdaptiveRx => supported.adaptive_rx,
             _ => supported.rx_usecs,
         };
-        (!is_supported).then(|| "its driver does not know it".into())
+        (!is_supported).then(|| "its driver does not support it".into())
     }
 
-    /// Reads a setting. Of a feature: whether it is asked for.
+    /// Reads a setting. For a feature: whether it is wanted.
     pub fn read(&mut self, device: Option<&Device>, knob: &Knob) -> Result<Value> {
         let number = |n: u32| Ok(Value::Number(n.into()));
         let Some(device) = device else {
@@ -336,7 +336,7 @@ impl Machine {
         }
     }
 
-    /// The NAPI instance meant: the one of that id, or, if they were made anew, the one in its place.
+    /// The NAPI instance of a setting: the one with its id or, if they were created again, at its position.
     fn napi(&mut self, device: &Device, knob: &Knob) -> Result<Napi> {
         let At::Napi { index, id } = knob.at else { return Err(lacks(device.name(), &knob.key)) };
         let napis = self.napis(device)?;
@@ -344,7 +344,7 @@ impl Machine {
         found.cloned().ok_or(Error::NoNapi { id })
     }
 
-    /// The number of the interrupt meant: drivers that are loaded again get others.
+    /// The number of a setting's interrupt: it changes when a driver is reloaded.
     fn irq(&mut self, device: &Device, knob: &Knob) -> Result<u32> {
         let At::Irq { number, name } = &knob.at else {
             return Err(lacks(device.name(), &knob.key));
@@ -359,7 +359,7 @@ impl Machine {
     }
 }
 
-/// What it was told ends with it.
+/// The running irqbalance. Its settings are lost when it ends.
 fn irqbalance() -> Result<Irqbalance> {
     Irqbalance::find().ok_or_else(|| lacks("this machine", &Key::IrqbalanceBan))
 }

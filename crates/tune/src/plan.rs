@@ -1,4 +1,4 @@
-//! What a profile would change here. Reads only.
+//! The changes that a profile would make here. Reads only.
 
 use busypoll_linux::Error as Linux;
 use busypoll_linux::deferral;
@@ -14,12 +14,12 @@ use crate::machine::{At, Knob, Machine};
 use crate::profile::{Profile, Setting, Want};
 use crate::value::Value;
 
-/// What the user said beside the profile.
+/// The user's options beside the profile.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The devices, by name. No other is touched.
     pub devices: Vec<String>,
-    /// How many sockets are polled at once, in one poll or select.
+    /// The number of sockets in one poll or select.
     pub sockets: Option<u32>,
     /// The CPUs the application runs on.
     pub app_cpus: Option<CpuList>,
@@ -30,17 +30,17 @@ pub struct Options {
 pub struct Plan {
     /// The profile's name.
     pub profile: String,
-    /// What it does.
+    /// What the profile does.
     pub summary: String,
-    /// What the application has to do for it.
+    /// What the application has to do in addition.
     pub companion: Option<String>,
     /// One line per setting and place, in the order in which they would be written.
     pub lines: Vec<Line>,
-    /// What else there is to know.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// Whether it sets gro-flush-timeout, which needs somebody who polls.
+    /// Whether it sets gro-flush-timeout, which needs a poller.
     pub needs_poller: bool,
-    /// Why it cannot be applied, if so.
+    /// Why it cannot be applied, if it cannot.
     pub impossible: Option<String>,
 }
 
@@ -49,41 +49,41 @@ pub struct Plan {
 pub struct Line {
     /// The device; none for a setting of the machine.
     pub device: Option<String>,
-    /// The setting, for a person.
+    /// The setting, for the user.
     pub setting: String,
     /// The setting.
     pub knob: Knob,
-    /// Its value now; none where it cannot be read.
+    /// Its current value; none if it cannot be read.
     pub now: Option<Value>,
-    /// Its value in the profile; none where there is none for this machine.
+    /// Its value in the profile; none if the profile has none for this machine.
     pub then: Option<Value>,
-    /// What is to be done.
+    /// What will be done.
     pub state: State,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// What it costs others.
+    /// What it costs other programs.
     pub cost: String,
-    /// Where that comes from.
+    /// The source of these facts.
     pub source: String,
 }
 
-/// What is to be done about a setting.
+/// What will be done about a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// It is changed.
     Change,
-    /// It is so already.
+    /// It has this value already.
     Same,
-    /// It will be changed once another change has made the place it belongs to.
+    /// It will be changed once another change has created its NAPI instance.
     Later(String),
-    /// It cannot be had here, and why.
+    /// It cannot be made here: why.
     NotHere(String),
-    /// It could be had, and another setting of the profile takes away what it belongs to: why.
+    /// It could be made, but another setting of the profile removes its queue or NAPI instance: why.
     Taken(String),
 }
 
 impl State {
-    /// Why there is nothing to be done about it, where it is not so already.
+    /// Why it cannot be made, if it cannot.
     fn obstacle(&self) -> Option<&str> {
         match self {
             State::NotHere(why) | State::Taken(why) => Some(why),
@@ -136,7 +136,7 @@ impl Plan {
                 return Err(Error::NeedsDevice { profile: profile.name.clone() });
             }
             if profile.settings.iter().any(|s| !s.key.is_system_wide()) {
-                plan.notes.push("no device is named: --dev IF has its settings planned too".into());
+                plan.notes.push("no device is named: --dev IF plans its settings, too".into());
             }
         }
         for device in devices.iter().filter(|d| profile.built_in && d.is_veth()) {
@@ -153,7 +153,7 @@ impl Plan {
                 }
             }
         }
-        plan.foresee(devices);
+        plan.mark_excluded(devices);
         for setting in profile.settings.iter().filter(|s| s.essential) {
             let lines = plan.lines.iter().filter(|l| l.knob.key == setting.key);
             let obstacles: Option<Vec<&str>> = lines.map(|l| l.state.obstacle()).collect();
@@ -171,7 +171,7 @@ impl Plan {
         plan.warn(devices);
         if !profile.settings.iter().any(|setting| setting.key == Key::GroFlushTimeout) {
             for device in devices {
-                plan.weigh_deferral(machine, device)?;
+                plan.note_deferral_cost(machine, device)?;
             }
         }
         Ok(plan)
@@ -182,7 +182,7 @@ impl Plan {
         self.lines.iter().filter(|line| line.state == State::Change)
     }
 
-    /// Whether anything is to be done, now or once the rest is.
+    /// Whether there is nothing to do, now or later.
     pub fn is_empty(&self) -> bool {
         !self.lines.iter().any(|line| matches!(line.state, State::Change | State::Later(_)))
     }
@@ -196,7 +196,7 @@ impl Plan {
     ) -> Result<()> {
         let places = machine.places(device, &setting.key)?;
         if places.is_empty() {
-            let state = self.nowhere(device, &setting.key);
+            let state = self.state_without_parts(device, &setting.key);
             let then = match &setting.want {
                 Want::Is(value) => Some(value.clone()),
                 _ => None,
@@ -234,9 +234,9 @@ impl Plan {
         Ok(())
     }
 
-    /// What a setting takes from another, where that is known beforehand: GRO that is switched off ends a veth's
-    /// NAPI instances. What a driver makes of several features together it says only when they are asked for.
-    fn foresee(&mut self, devices: &[Device]) {
+    /// Marks settings that another one makes impossible, as far as this is known beforehand: switching GRO off removes
+    /// a veth's NAPI instances. How features depend on each other a driver shows only when they are requested.
+    fn mark_excluded(&mut self, devices: &[Device]) {
         for device in devices.iter().filter(|d| d.is_veth() && !d.has_xdp) {
             let here = |line: &Line| line.device.as_deref() == Some(device.name());
             if !self
@@ -253,8 +253,8 @@ impl Plan {
         }
     }
 
-    /// Why a device has no place for a setting.
-    fn nowhere(&self, device: Option<&Device>, key: &Key) -> State {
+    /// The state of a setting for which the device has no queue, interrupt or NAPI instance.
+    fn state_without_parts(&self, device: Option<&Device>, key: &Key) -> State {
         let is_veth = device.is_some_and(Device::is_veth);
         let gro_comes = self.changes().any(|l| {
             l.knob.key == gro()
@@ -263,7 +263,7 @@ impl Plan {
         });
         match key {
             key if key.is_napi() && is_veth && gro_comes => {
-                State::Later("on each NAPI instance, once GRO has made them".into())
+                State::Later("on each NAPI instance, once GRO has created them".into())
             }
             key if key.is_napi() && device.is_some_and(|d| !d.up) => State::NotHere(
                 "the device is down and has no NAPI instance: `ip link set … up`".into(),
@@ -275,7 +275,7 @@ impl Plan {
         }
     }
 
-    /// Whatever is done with interrupts, irqbalance is to leave it.
+    /// Makes irqbalance leave the interrupts alone that the profile moves.
     fn keep_from_irqbalance(&mut self, machine: &mut Machine, options: &Options) -> Result<()> {
         let moved = |l: &Line| match (&l.state, &l.knob.key, &l.knob.at) {
             (State::Change | State::Same, Key::InterruptCpus, At::Irq { number, .. }) => {
@@ -311,8 +311,8 @@ impl Plan {
         self.add(machine, None, &ban, options)
     }
 
-    /// Says what deferred interrupts cost that the profile leaves as they are, by the doctor's rule.
-    fn weigh_deferral(&mut self, machine: &mut Machine, device: &Device) -> Result<()> {
+    /// Notes the cost of deferred interrupts that the profile does not change, by the doctor's rule.
+    fn note_deferral_cost(&mut self, machine: &mut Machine, device: &Device) -> Result<()> {
         let mut longest = None;
         for at in machine.places(Some(device), &Key::GroFlushTimeout)? {
             let mut read = |key: Key| {
@@ -326,9 +326,9 @@ impl Plan {
         if let Some(wait) = longest {
             let (name, us) = (device.name(), wait.as_micros());
             self.notes.push(format!(
-                "{name} defers interrupts, which this profile leaves: a packet that comes after the poll has given up \
-                 waits up to {us}us for a timer, and only who prefers busy polling gains by it (`busypoll doctor \
-                 {name}` says who polls, and how to take it back)"
+                "{name} defers interrupts, which this profile does not change: a packet that comes after the poll has \
+                 ended waits up to {us}us for a timer, which pays only for programs that prefer busy polling \
+                 (`busypoll doctor {name}` shows the pollers, and how to reset it)"
             ));
         }
         Ok(())
@@ -351,7 +351,7 @@ fn gro() -> Key {
     Key::Feature("rx-gro".into())
 }
 
-/// veth is the exception to "GRO off": its queues exist only with it.
+/// veth is the exception to "GRO off": it has NAPI instances only with GRO on.
 fn gro_of_veth() -> Setting {
     Setting {
         key: gro(),
@@ -385,11 +385,11 @@ fn line(
     }
 }
 
-/// The order in which settings are written; what delays packets comes last, and so goes first.
+/// The order in which settings are written; settings that delay packets are written last and restored first.
 fn order(key: &Key) -> u8 {
     match key {
-        key if key.reshapes() => 0,
-        // Before they are moved.
+        key if key.resets_queues() => 0,
+        // Before the interrupts are moved.
         Key::IrqbalanceBan => 0,
         Key::GroFlushTimeout => 3,
         key if key.is_napi() => 2,
@@ -397,7 +397,7 @@ fn order(key: &Key) -> u8 {
     }
 }
 
-/// A feature's state: it may be fixed, or held off by another.
+/// A feature's state: it may be fixed, or prevented by another.
 fn feature(device: &Device, key: &Key, then: &Value) -> Result<State> {
     let Key::Feature(name) = key else { return Ok(State::Change) };
     let features = device.ethtool.features()?;
@@ -405,13 +405,13 @@ fn feature(device: &Device, key: &Key, then: &Value) -> Result<State> {
     let then = *then == Value::Switch(true);
     Ok(match feature.changeable {
         _ if feature.on == then && (feature.wanted == then || !feature.changeable) => State::Same,
-        false => State::NotHere("the driver holds it fixed".into()),
-        true if feature.wanted == then => State::NotHere("another feature forbids it".into()),
+        false => State::NotHere("the driver has it fixed".into()),
+        true if feature.wanted == then => State::NotHere("another feature prevents it".into()),
         true => State::Change,
     })
 }
 
-/// A sentence for what is not to be had, or the error for what is wrong.
+/// Why a setting cannot be read here, or an error if the profile or the system is wrong.
 fn not_here(device: Option<&Device>, setting: &Setting, at: &At, e: Linux) -> Result<String> {
     Ok(match (&setting.key, e) {
         (Key::Feature(name), Linux::DeviceLacks { device: on, .. }) => {
@@ -421,7 +421,7 @@ fn not_here(device: Option<&Device>, setting: &Setting, at: &At, e: Linux) -> Re
             return Err(Error::UnknownFeature { device: on, name: name.clone(), hint });
         }
         (_, Linux::NotInitialNetns { .. }) => {
-            "to be seen and set in the initial network namespace only, and counts in all".into()
+            "visible and set in the initial network namespace only, but applies to all".into()
         }
         (Key::IrqSuspendTimeout, Linux::DeviceLacks { .. }) if *at == At::Whole => {
             "needs Linux 6.13 or newer".into()
@@ -432,7 +432,7 @@ fn not_here(device: Option<&Device>, setting: &Setting, at: &At, e: Linux) -> Re
     })
 }
 
-/// The value wanted at the `i`th place.
+/// The wanted value of the `i`th part.
 pub(crate) fn resolve(
     machine: &Machine,
     device: Option<&Device>,
@@ -448,22 +448,22 @@ pub(crate) fn resolve(
         Want::BySockets => by_sockets(options.sockets).map(Value::Number),
         Want::BesideApp => {
             let app = options.app_cpus.as_ref().ok_or(
-                "--app-cpus LIST says where the application runs; then the interrupts are put beside it",
+                "--app-cpus LIST says where the application runs; then the interrupts are moved near it",
             )?;
             let node = device.and_then(|d| machine.sysfs.attribute(d.name(), "device/numa_node"));
             let node = node.and_then(|node| node.parse::<u32>().ok());
             let online = topology::online().map_err(|e| e.to_string())?;
             let cpus: Vec<topology::Cpu> = online.iter().map(topology::cpu).collect();
-            let beside = beside(&cpus, node, app)?;
-            // One CPU each, in turn: a list would leave the choice, and its changes, to the kernel.
+            let beside = near_app(&cpus, node, app)?;
+            // One CPU for each, in turn: with a list the kernel could choose and change the CPU.
             let cpu = beside.get(i % beside.len().max(1)).copied();
             Ok(Value::cpus(&cpu.into_iter().collect()))
         }
     }
 }
 
-/// `Documentation/admin-guide/sysctl/net.rst`: 50 for several sockets, 100 for several hundred, and for
-/// more epoll.
+/// `Documentation/admin-guide/sysctl/net.rst`: 50 for several sockets, 100 for several hundred, and epoll for
+/// more.
 fn by_sockets(sockets: Option<u32>) -> Result<u64, String> {
     match sockets.unwrap_or(1) {
         0..100 => Ok(50),
@@ -475,9 +475,9 @@ fn by_sockets(sockets: Option<u32>) -> Result<u64, String> {
     }
 }
 
-/// The CPUs for interrupts: of the device's node, not the application's, not siblings of those while
+/// The CPUs for interrupts: of the device's node, not the application's, and not their SMT siblings if
 /// there are others.
-fn beside(cpus: &[topology::Cpu], node: Option<u32>, app: &CpuList) -> Result<Vec<u32>, String> {
+fn near_app(cpus: &[topology::Cpu], node: Option<u32>, app: &CpuList) -> Result<Vec<u32>, String> {
     let near = |cpu: &&topology::Cpu| node.is_none_or(|node| cpu.node == node);
     let free = |cpu: &&topology::Cpu| !app.contains(cpu.id);
     let apart = |cpu: &&topology::Cpu| !cpu.siblings.iter().any(|sibling| app.contains(sibling));
@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interrupts_go_beside_the_application() {
+    fn interrupts_go_near_the_application_but_not_to_its_cpus() {
         let cpu = |id, siblings: &str, node| topology::Cpu {
             id,
             siblings: siblings.parse().unwrap(),
@@ -509,7 +509,7 @@ mod tests {
             node,
         };
         let list = |text: &str| text.parse::<CpuList>().unwrap();
-        // Two nodes of two cores with two threads each.
+        // Two nodes of two cores with two SMT threads each.
         let machine = [
             cpu(0, "0,4", 0),
             cpu(1, "1,5", 0),
@@ -520,17 +520,17 @@ mod tests {
             cpu(6, "2,6", 1),
             cpu(7, "3,7", 1),
         ];
-        assert_eq!(beside(&machine, Some(1), &list("2")), Ok(vec![3, 7]));
-        assert_eq!(beside(&machine, Some(0), &list("2")), Ok(vec![0, 1, 4, 5]));
-        // No core of the node is left alone: a sibling is nearer than another node.
-        assert_eq!(beside(&machine, Some(1), &list("2-3")), Ok(vec![6, 7]));
-        assert_eq!(beside(&machine, Some(1), &list("2-3,6-7")), Ok(vec![0, 1, 4, 5]));
-        assert_eq!(beside(&machine, None, &list("0-3")), Ok(vec![4, 5, 6, 7]));
-        assert!(beside(&machine, None, &list("0-7")).unwrap_err().contains("all CPUs (0-7)"));
+        assert_eq!(near_app(&machine, Some(1), &list("2")), Ok(vec![3, 7]));
+        assert_eq!(near_app(&machine, Some(0), &list("2")), Ok(vec![0, 1, 4, 5]));
+        // The application uses all cores of the node: an SMT sibling is better than another node.
+        assert_eq!(near_app(&machine, Some(1), &list("2-3")), Ok(vec![6, 7]));
+        assert_eq!(near_app(&machine, Some(1), &list("2-3,6-7")), Ok(vec![0, 1, 4, 5]));
+        assert_eq!(near_app(&machine, None, &list("0-3")), Ok(vec![4, 5, 6, 7]));
+        assert!(near_app(&machine, None, &list("0-7")).unwrap_err().contains("all CPUs (0-7)"));
     }
 
     #[test]
-    fn poll_times_follow_the_number_of_sockets() {
+    fn the_poll_time_depends_on_the_number_of_sockets() {
         assert_eq!((by_sockets(None), by_sockets(Some(99))), (Ok(50), Ok(50)));
         assert_eq!(by_sockets(Some(400)), Ok(100));
         assert!(by_sockets(Some(5000)).unwrap_err().contains("use epoll"));

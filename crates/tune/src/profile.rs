@@ -33,7 +33,7 @@ pub struct Profile {
     pub summary: String,
     /// What the application has to do, in one line.
     pub companion: Option<String>,
-    /// Whether it is one of ours, which fits itself to the device; a user's own is taken at its word.
+    /// Whether it is built in: those adapt to the device; a user's file is applied literally.
     pub built_in: bool,
     /// In the order of the file.
     pub settings: Vec<Setting>,
@@ -42,32 +42,32 @@ pub struct Profile {
 /// One setting of a profile.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// What is set.
+    /// The setting.
     pub key: Key,
-    /// To what.
+    /// The wanted value.
     pub want: Want,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// What it costs others.
+    /// What it costs other programs.
     pub cost: String,
-    /// Where that comes from.
+    /// The source of these facts.
     pub source: String,
-    /// Without it the profile is not worth applying.
+    /// Whether the profile must not be applied without it.
     pub essential: bool,
 }
 
-/// The value a setting is to have.
+/// The wanted value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// This one.
+    /// This value.
     Is(Value),
-    /// One that depends on how many sockets are polled at once.
+    /// A value that depends on the number of sockets polled at once.
     BySockets,
-    /// CPUs beside the application's.
+    /// CPUs near the application's.
     BesideApp,
 }
 
-/// Why there is no such profile, each in one line.
+/// Errors of profiles, each in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// Neither a built-in profile nor a file.
@@ -86,14 +86,14 @@ pub enum ProfileError {
         /// The system's answer.
         source: io::Error,
     },
-    /// A file that says something that cannot be meant.
+    /// A file with a mistake.
     #[error("profile {name}:{line}: {what}")]
     Wrong {
         /// The file.
         name: String,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong, and what would do.
+        /// What is wrong, and what would be right.
         what: String,
     },
 }
@@ -302,7 +302,7 @@ fn hint(key: &Key) -> &'static str {
     }
 }
 
-/// In the order of the file, so that the first mistake is the one that is told.
+/// In the order of the file, so that the first mistake is the one reported.
 fn in_order<'a, 't>(
     table: &'a Table<'t>,
 ) -> Vec<(&'a Spanned<std::borrow::Cow<'t, str>>, &'a Spanned<DeValue<'t>>)> {
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_profiles_are_what_they_are_said_to_be() {
+    fn the_built_in_profiles_have_the_documented_values() {
         let value = |profile: &str, key: Key| {
             let profile = Profile::find(profile).unwrap();
             profile.settings.iter().find(|s| s.key == key).map(|s| s.want.clone())
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_of_ones_own_is_short() {
+    fn a_users_profile_needs_only_values() {
         let profile = Profile::parse(
             "mine.toml",
             "[coalesce]\nrx-usecs = 8\nadaptive-rx = false\n[napi.gro-flush-timeout]\n\
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_line_and_what_would_do() {
+    fn mistakes_are_reported_with_line_and_correction() {
         for (text, line, wanted) in [
             ("[coalesce]\nrx-usec = 1\n", 2, "did you mean 'rx-usecs'?"),
             ("[coalesc]\nrx-usecs = 1\n", 1, "did you mean 'coalesce'?"),

@@ -1,7 +1,7 @@
-//! What the journal of tune says, and what of it still counts. Pure but for naming the journal.
+//! The records of tune's journal, and the applies that are in force by them. Pure except for the journal's name.
 //!
-//! One journal per network namespace, named after the namespace's own number: a device is looked for only
-//! where it was changed.
+//! One journal per network namespace, named after the namespace's cookie: a device is looked for only
+//! in the namespace it was changed in.
 
 use busypoll_journal::{Journal, Kind};
 use busypoll_linux::netns;
@@ -20,7 +20,7 @@ pub(crate) fn journal_name() -> Result<String> {
     netns::cookie().map(name_of).map_err(Into::into)
 }
 
-/// That of the network namespace with this number.
+/// The name of the journal of the network namespace with this cookie.
 pub(crate) fn name_of(cookie: u64) -> String {
     format!("tune-{cookie}")
 }
@@ -29,7 +29,7 @@ pub(crate) fn kind(name: &str) -> Kind<'_> {
     Kind { name, version: VERSION }
 }
 
-/// The journal of tune, held.
+/// The journal of tune, locked.
 pub type TuneJournal = Journal<Record>;
 
 /// An entry of the journal.
@@ -38,7 +38,7 @@ pub type TuneJournal = Journal<Record>;
 pub enum Record {
     /// An apply begins.
     Begin(Begin),
-    /// A value that stands and is about to be changed, or may be lost by such a change.
+    /// A current value that is about to be changed, or may be lost by another change.
     Old {
         /// The apply that changes it.
         apply: u32,
@@ -48,12 +48,12 @@ pub enum Record {
         knob: Knob,
         /// Its value.
         old: Value,
-        /// What it is to become; none if it is not itself changed.
+        /// The value it will be changed to; none if it is not changed itself.
         wanted: Option<Value>,
     },
-    /// The kernel or the driver made something else of what was wanted.
+    /// The kernel or the driver made the wanted value another one.
     Became {
-        /// The apply that wanted it.
+        /// The apply that wrote it.
         apply: u32,
         /// The device; none for a setting of the machine.
         device: Option<Identity>,
@@ -61,21 +61,21 @@ pub enum Record {
         knob: Knob,
         /// Its value.
         value: Value,
-        /// It was refused: the value is the old one.
+        /// It was refused, so the value is the old one.
         #[serde(default)]
         refused: bool,
     },
     /// An apply has made all its changes.
     Applied {
-        /// Which.
+        /// The apply.
         apply: u32,
     },
-    /// A person has confirmed it.
+    /// The user has confirmed it.
     Confirmed {
-        /// Which.
+        /// The apply.
         apply: u32,
     },
-    /// A value of an apply is as it was before it, and others are not yet.
+    /// One value of an apply has been restored, and others not yet.
     Settled {
         /// The apply that changed it.
         apply: u32,
@@ -84,14 +84,14 @@ pub enum Record {
         /// The setting.
         knob: Knob,
     },
-    /// Everything of an apply is as it was before it.
+    /// Everything of an apply has been restored.
     Undone {
-        /// Which.
+        /// The apply.
         apply: u32,
     },
 }
 
-/// How an apply began.
+/// The beginning of an apply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {
     /// Its number, counted from 1 in this journal.
@@ -100,21 +100,21 @@ pub struct Begin {
     pub profile: String,
     /// When, in seconds since 1970.
     pub at: u64,
-    /// Who rolls it back by itself, if anybody.
+    /// The process that rolls it back automatically, if any.
     pub guard: Option<Process>,
-    /// In how many seconds it is rolled back unless it is confirmed.
+    /// It is rolled back after this many seconds unless confirmed.
     pub confirm_within: Option<u64>,
-    /// Whose polling it is for: rolled back when all of them have ended.
+    /// The processes that poll: it is rolled back when all of them have ended.
     pub pollers: Vec<Process>,
     /// `BusyPollRxPackets` of this network namespace when it began.
     #[serde(default)]
     pub busy_polled: u64,
-    /// Packets its devices had received by then.
+    /// Packets its devices had received when it began.
     #[serde(default)]
     pub received: u64,
 }
 
-/// A process, told from another one that has its PID later.
+/// A process, distinguished from a later one with the same PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Its PID.
@@ -128,7 +128,7 @@ impl Process {
     pub fn find(pid: u32) -> Option<Self> {
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
-        // The name in parentheses may hold anything; state is the first field after it, starttime the
+        // The name in parentheses may contain any bytes; state is the first field after it, starttime the
         // twentieth (proc(5)).
         let (_, rest) = stat.rsplit_once(')')?;
         let mut fields = rest.split_ascii_whitespace();
@@ -137,13 +137,13 @@ impl Process {
         (!matches!(state, "Z" | "X")).then_some(Process { pid, started })
     }
 
-    /// Whether it still lives.
+    /// Whether it has not ended.
     pub fn lives(&self) -> bool {
         Process::find(self.pid).as_ref() == Some(self)
     }
 }
 
-/// A value to put back.
+/// A value to restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Old {
     /// The apply that changed it.
@@ -154,52 +154,52 @@ pub struct Old {
     pub knob: Knob,
     /// Its value before.
     pub old: Value,
-    /// What it was changed to; none if it was not itself changed.
+    /// The value it was changed to; none if it was not changed itself.
     pub wanted: Option<Value>,
-    /// The change was refused.
+    /// Whether the change was refused.
     pub refused: bool,
 }
 
 impl Old {
-    /// Whether both speak of the same setting of the same device.
+    /// Whether both are about the same setting of the same device.
     pub fn same(&self, other: &Old) -> bool {
         let name = |old: &Old| old.device.as_ref().map(|d| (d.name.clone(), d.mac.clone()));
         self.knob.same(&other.knob) && name(self) == name(other)
     }
 }
 
-/// An apply that counts.
+/// An apply in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Apply {
     /// How it began.
     pub begin: Begin,
-    /// It has made all its changes.
+    /// Whether it has made all its changes.
     pub complete: bool,
-    /// A person has confirmed it.
+    /// Whether the user has confirmed it.
     pub confirmed: bool,
 }
 
-/// What of a journal counts: the applies that are not undone, and the values to put back, oldest first.
+/// The applies in force, which are not undone, and the values to restore, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct JournalState {
     /// Oldest first.
     pub applies: Vec<Apply>,
     /// Oldest first.
     pub olds: Vec<Old>,
 }
 
-impl Standing {
-    /// Reads the records of a journal.
+impl JournalState {
+    /// Evaluates the records of a journal.
     pub fn of(records: &[Record]) -> Self {
-        let mut standing = Standing::default();
+        let mut journal_state = JournalState::default();
         for record in records {
             match record {
-                Record::Begin(begin) => standing.applies.push(Apply {
+                Record::Begin(begin) => journal_state.applies.push(Apply {
                     begin: begin.clone(),
                     complete: false,
                     confirmed: false,
                 }),
-                Record::Old { apply, device, knob, old, wanted } => standing.olds.push(Old {
+                Record::Old { apply, device, knob, old, wanted } => journal_state.olds.push(Old {
                     apply: *apply,
                     device: device.clone(),
                     knob: knob.clone(),
@@ -214,34 +214,34 @@ impl Standing {
                             && o.knob == *knob
                             && o.wanted.is_some()
                     };
-                    if let Some(old) = standing.olds.iter_mut().find(is) {
+                    if let Some(old) = journal_state.olds.iter_mut().find(is) {
                         old.wanted = Some(value.clone());
                         old.refused = *refused;
                     }
                 }
                 Record::Applied { apply } => {
-                    standing.each(*apply, |a| a.complete = true);
+                    journal_state.each(*apply, |a| a.complete = true);
                 }
                 Record::Confirmed { apply } => {
-                    standing.each(*apply, |a| a.confirmed = true);
+                    journal_state.each(*apply, |a| a.confirmed = true);
                 }
-                Record::Settled { apply, device, knob } => standing
+                Record::Settled { apply, device, knob } => journal_state
                     .take_out(|o| o.apply == *apply && o.device == *device && o.knob == *knob),
                 Record::Undone { apply } => {
-                    standing.take_out(|o| o.apply == *apply);
-                    standing.applies.retain(|a| a.begin.apply != *apply);
+                    journal_state.take_out(|o| o.apply == *apply);
+                    journal_state.applies.retain(|a| a.begin.apply != *apply);
                 }
             }
         }
-        standing
+        journal_state
     }
 
     fn each(&mut self, apply: u32, change: impl FnMut(&mut Apply)) {
         self.applies.iter_mut().filter(|a| a.begin.apply == apply).for_each(change);
     }
 
-    /// Takes values out. Where a later apply changed the same setting, that one's old value was the value
-    /// this one set, which it must not come back to.
+    /// Removes values. If a later apply changed the same setting, its old value is the one this apply set; it gets
+    /// this apply's old value instead.
     fn take_out(&mut self, which: impl Fn(&Old) -> bool) {
         while let Some(at) = self.olds.iter().position(&which) {
             let gone = self.olds.remove(at);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_taken_out_hands_its_old_values_to_the_later_one() {
+    fn an_undone_apply_passes_its_old_values_to_the_later_one() {
         let mut records = vec![
             begin(1),
             old(1, Key::BusyRead, 0, 50),
@@ -304,16 +304,16 @@ mod tests {
             begin(2),
             old(2, Key::BusyRead, 50, 100),
         ];
-        assert_eq!(Standing::next_number(&records), 3);
+        assert_eq!(JournalState::next_number(&records), 3);
         records.push(Record::Undone { apply: 1 });
-        let standing = Standing::of(&records);
-        assert_eq!(standing.applies.len(), 1);
-        let [left] = &standing.olds[..] else { panic!("{:?}", standing.olds) };
+        let journal_state = JournalState::of(&records);
+        assert_eq!(journal_state.applies.len(), 1);
+        let [left] = &journal_state.olds[..] else { panic!("{:?}", journal_state.olds) };
         assert_eq!((left.apply, &left.old), (2, &Value::Number(0)));
     }
 
     #[test]
-    fn what_is_settled_is_not_put_back_again() {
+    fn a_settled_value_is_not_restored_again() {
         let knob = Knob { key: Key::BusyRead, at: At::Whole };
         let records = [
             begin(1),
@@ -321,19 +321,19 @@ mod tests {
             old(1, Key::BusyPoll, 1, 50),
             Record::Settled { apply: 1, device: None, knob },
         ];
-        let standing = Standing::of(&records);
-        let [left] = &standing.olds[..] else { panic!("{:?}", standing.olds) };
-        assert_eq!((standing.applies.len(), &left.knob.key), (1, &Key::BusyPoll));
+        let journal_state = JournalState::of(&records);
+        let [left] = &journal_state.olds[..] else { panic!("{:?}", journal_state.olds) };
+        assert_eq!((journal_state.applies.len(), &left.knob.key), (1, &Key::BusyPoll));
     }
 
     #[test]
-    fn napi_instances_made_anew_are_the_same_setting() {
+    fn a_new_napi_instance_at_the_same_position_is_the_same_setting() {
         let at = |index, id| Knob { key: Key::GroFlushTimeout, at: At::Napi { index, id } };
         assert!(at(1, 300).same(&at(1, 412)) && !at(1, 300).same(&at(0, 300)));
     }
 
     #[test]
-    fn records_survive_the_journal() {
+    fn records_read_back_from_json() {
         let knob = Knob {
             key: Key::Feature("rx-gro".into()),
             at: At::Irq { number: 3, name: "eth1-rx-0".into() },
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_from_its_successor() {
+    fn a_process_is_distinguished_from_a_later_one_with_its_pid() {
         let me = Process::find(std::process::id()).unwrap();
         assert!(me.lives());
         assert!(!Process { started: me.started + 1, ..me }.lives());

@@ -1,4 +1,4 @@
-//! What is applied here, and whether it still is as it should be. Reads only.
+//! The applied profiles, and whether they still are as they should be. Reads only.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -14,17 +14,17 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::machine::Machine;
 use crate::record::{
-    Apply, Begin, Process, Record, Standing, TuneJournal, journal_name, kind, name_of,
+    Apply, Begin, JournalState, Process, Record, TuneJournal, journal_name, kind, name_of,
 };
 use crate::value::Value;
 
-/// How long a command waits for another to be done: a guard that rolls back comes when its own event does.
+/// How long a command waits for another one to finish; a guard that rolls back may hold the journal at any time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Takes this network namespace's journal, so that nobody else tunes meanwhile. Waits a moment for who does.
+/// Locks this network namespace's journal against other tune commands. Waits a moment if it is locked.
 ///
 /// # Errors
-/// [`busypoll_journal::Error`]: somebody else holds it, a newer version wrote it, …
+/// [`busypoll_journal::Error`]: another process has locked it, a newer version wrote it, …
 pub fn journal() -> Result<TuneJournal> {
     let (dir, name) = (state_dir()?, journal_name()?);
     let until = Instant::now() + PATIENCE;
@@ -38,7 +38,7 @@ pub fn journal() -> Result<TuneJournal> {
     }
 }
 
-/// The journal as it is, without taking it; whoever has none looks at root's.
+/// The journal's records, read without a lock; without a journal of the user's own, root's.
 pub(crate) fn records() -> Result<Vec<Record>> {
     let (own, name) = (dir()?, journal_name()?);
     let chosen = std::env::var_os("BUSYPOLL_STATE").is_some_and(|dir| !dir.is_empty());
@@ -49,7 +49,7 @@ pub(crate) fn records() -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// Where root's journals are.
+/// The directory of root's journals.
 const ROOTS: &str = "/run/busypoll";
 
 fn dir() -> Result<PathBuf> {
@@ -59,27 +59,27 @@ fn dir() -> Result<PathBuf> {
     }
 }
 
-/// Where a guard leaves word of what it has done, when the journal is gone.
-fn last_word() -> Result<PathBuf> {
+/// The file in which a guard leaves a message about what it has done, as the journal is gone by then.
+fn message_path() -> Result<PathBuf> {
     Ok(dir()?.join(format!("{}.last", journal_name()?)))
 }
 
-/// What was last rolled back by itself, and why.
+/// What was last rolled back automatically, and why.
 pub(crate) fn last() -> Option<String> {
-    let text = std::fs::read_to_string(last_word().ok()?).ok()?;
+    let text = std::fs::read_to_string(message_path().ok()?).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Leaves word for whoever asks for the status next.
-pub(crate) fn leave_word(text: &str) -> Result<()> {
-    let path = last_word()?;
+/// Leaves a message for the next `status`.
+pub(crate) fn leave_message(text: &str) -> Result<()> {
+    let path = message_path()?;
     std::fs::write(&path, text).map_err(Error::io(format!("writing {}", path.display())))
 }
 
-/// Takes the word away: something new is applied.
-pub(crate) fn clear_word() {
-    // It is gone already, or nobody can; then it is told once more.
-    let _ = last_word().map(std::fs::remove_file);
+/// Removes the message: something new is applied.
+pub(crate) fn clear_message() {
+    // If the file cannot be removed, the message is shown once more.
+    let _ = message_path().map(std::fs::remove_file);
 }
 
 /// What is applied in this network namespace.
@@ -89,13 +89,13 @@ pub struct Status {
     pub applies: Vec<AppliedProfile>,
     /// Every setting that was changed, once.
     pub settings: Vec<Setting>,
-    /// What is not as it should be.
+    /// Everything that is not as it should be.
     pub warnings: Vec<String>,
-    /// What was last rolled back by itself, and why.
+    /// What was last rolled back automatically, and why.
     pub last: Option<String>,
-    /// Other network namespaces with a journal, by their numbers.
+    /// Other network namespaces with a journal, by the journals' names.
     pub elsewhere: Vec<String>,
-    /// The journals of network namespaces that nothing shows any more.
+    /// The journals of network namespaces that no longer exist.
     pub gone: Vec<PathBuf>,
 }
 
@@ -108,13 +108,13 @@ pub struct AppliedProfile {
     pub profile: String,
     /// When it was applied, in seconds since 1970.
     pub at: u64,
-    /// It was cut off before its last change.
+    /// Whether it was interrupted before its last change.
     pub interrupted: bool,
-    /// It is rolled back in so many seconds from then, unless it is confirmed; none once it is.
+    /// It is rolled back this many seconds after `at` unless confirmed; none once it is.
     pub confirm_within: Option<u64>,
-    /// The process that rolls it back by itself, while there is something to roll back for and it lives.
+    /// The process that will roll it back automatically, while there is a reason to and the process lives.
     pub guard: Option<u32>,
-    /// Whose polling it is for.
+    /// The processes that poll.
     pub pollers: Vec<u32>,
 }
 
@@ -123,37 +123,37 @@ pub struct AppliedProfile {
 pub struct Setting {
     /// The device; none for a setting of the machine.
     pub device: Option<String>,
-    /// The setting, for a person.
+    /// The setting, for the user.
     pub setting: String,
     /// The setting's name.
     pub key: Key,
-    /// Its value before all.
+    /// Its value before the first apply.
     pub before: Value,
-    /// What it was set to last, or what became of it then.
+    /// The value it was last set to, or that the driver made of it.
     pub set: Value,
-    /// That was refused.
+    /// Whether the change was refused.
     pub refused: bool,
-    /// Its value now; none where it cannot be read.
+    /// Its current value; none if it cannot be read.
     pub now: Option<Value>,
-    /// Why its device is not to be found, if so.
+    /// Why its device is not found, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
 }
 
 impl Setting {
-    /// Somebody or the driver has made something else of it since.
+    /// Whether another program or the driver has changed it since.
     fn has_drifted(&self) -> bool {
         self.now.as_ref().is_some_and(|now| *now != self.set)
     }
 }
 
 impl Status {
-    /// Looks.
+    /// Reads the journal and the settings.
     ///
     /// # Errors
-    /// The journal's, and those of looking.
+    /// Errors of the journal, and of reading settings.
     pub fn look(machine: &mut Machine) -> Result<Self> {
-        let standing = Standing::of(&records()?);
+        let journal_state = JournalState::of(&records()?);
         let mut status = Status {
             applies: Vec::new(),
             settings: Vec::new(),
@@ -163,7 +163,7 @@ impl Status {
             gone: Vec::new(),
         };
         (status.elsewhere, status.gone) = elsewhere()?;
-        for apply in &standing.applies {
+        for apply in &journal_state.applies {
             let begin = &apply.begin;
             let confirm_within = begin.confirm_within.filter(|_| !apply.confirmed);
             let on_guard = confirm_within.is_some() || !begin.pollers.is_empty();
@@ -176,10 +176,10 @@ impl Status {
                 guard: begin.guard.filter(|g| on_guard && g.lives()).map(|g| g.pid),
                 pollers: begin.pollers.iter().map(|p| p.pid).collect(),
             };
-            status.warn(machine, &standing, apply, &shown);
+            status.warn(machine, &journal_state, apply, &shown);
             status.applies.push(shown);
         }
-        for old in &standing.olds {
+        for old in &journal_state.olds {
             let Some(wanted) = &old.wanted else { continue };
             let device = old.device.as_ref().map(Device::find);
             let lost = device.as_ref().and_then(|found| found.as_ref().err().cloned());
@@ -206,8 +206,8 @@ impl Status {
                 }),
             }
         }
-        // Of one that is under way the settings are not yet as they will be.
-        if standing.applies.iter().all(|apply| apply.complete) {
+        // While an apply is under way not all its settings are made yet.
+        if journal_state.applies.iter().all(|apply| apply.complete) {
             status.warn_of_settings();
         }
         Ok(status)
@@ -242,7 +242,7 @@ impl Status {
     fn warn(
         &mut self,
         machine: &Machine,
-        standing: &Standing,
+        journal_state: &JournalState,
         apply: &Apply,
         shown: &AppliedProfile,
     ) {
@@ -250,7 +250,7 @@ impl Status {
         let name = format!("{} (apply {})", begin.profile, begin.apply);
         if shown.interrupted {
             self.warnings.push(format!(
-                "{name} is under way or was cut off: if nobody works on it, `busypoll tune rollback`"
+                "{name} is under way or was interrupted: if no process works on it, `busypoll tune rollback`"
             ));
         }
         let guarded = shown.guard.is_some();
@@ -260,7 +260,7 @@ impl Status {
                  `busypoll tune rollback`"
             ));
         }
-        let delays = standing.olds.iter().any(|o| {
+        let delays = journal_state.olds.iter().any(|o| {
             o.apply == begin.apply
                 && o.knob.key == Key::GroFlushTimeout
                 && o.wanted.as_ref().and_then(Value::number).is_some_and(|ns| ns > 0)
@@ -280,45 +280,45 @@ impl Status {
                 "{name}: nobody is left to roll it back when the poller ends: roll it back by then"
             ));
         }
-        let received = received(machine, standing, begin).saturating_sub(begin.received);
+        let received = received(machine, journal_state, begin).saturating_sub(begin.received);
         if received >= ENOUGH && busy_poll_rx_packets().is_ok_and(|n| n == begin.busy_polled) {
             self.warnings.push(format!(
-                "{name}: of {received} packets since not one was busy polled, so each waits for the timer: \
-                 `busypoll doctor --pid {}` tells why",
+                "{name}: none of {received} packets since was busy polled, so each waits for the timer: \
+                 `busypoll doctor --pid {}` shows why",
                 begin.pollers.first().map_or(0, |p| p.pid)
             ));
         }
     }
 }
 
-/// So many packets are no accident of an idle line.
+/// With this many packets it is no accident that none was busy polled.
 const ENOUGH: u64 = 100;
 
-/// What the devices of an apply have received.
-fn received(machine: &Machine, standing: &Standing, begin: &Begin) -> u64 {
+/// The packets that the devices of an apply have received.
+fn received(machine: &Machine, journal_state: &JournalState, begin: &Begin) -> u64 {
     let mut known: Vec<&Identity> = Vec::new();
-    for old in standing.olds.iter().filter(|o| o.apply == begin.apply) {
+    for old in journal_state.olds.iter().filter(|o| o.apply == begin.apply) {
         known.extend(old.device.as_ref().filter(|d| !known.contains(d)));
     }
     let devices: Vec<Device> = known.into_iter().filter_map(|d| Device::find(d).ok()).collect();
     machine.received(&devices)
 }
 
-/// Other network namespaces with a journal, and the journals of those that are gone.
+/// Other network namespaces with a journal, and the journals of namespaces that are gone.
 fn elsewhere() -> Result<(Vec<String>, Vec<PathBuf>)> {
     let (dir, own) = (dir()?, journal_name()?);
     let files = std::fs::read_dir(&dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = files
         .filter_map(|f| f.file_name().to_str()?.strip_suffix(".journal").map(str::to_owned))
         .filter(|name| name.starts_with("tune-") && *name != own)
-        // Of who was killed before it wrote the first word, or of an earlier boot.
+        // Skip journals of processes that were killed before they wrote a record, and of an earlier boot.
         .filter(|name| {
             let records = busypoll_journal::read::<Record>(&dir, kind(name));
             !records.is_ok_and(|records| records.is_empty())
         })
         .collect();
     names.sort_unstable();
-    // To look for namespaces takes a while, and most often there is no such journal.
+    // Finding the namespaces takes a while, and usually there is no such journal.
     let there = if names.is_empty() { None } else { netns::cookies() };
     let is_there = |name: &String| {
         there.as_ref().is_none_or(|there| there.iter().any(|it| *name == name_of(*it)))

@@ -1,4 +1,4 @@
-//! Plans, reports and status for a person: plain lines, cut to nothing.
+//! Plans, reports and status as plain text for the user.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use crate::status::Status;
 use crate::undo::{How, PutBack};
 use crate::value::Value;
 
-/// Who is to blame where two settings cannot be had together.
+/// The note that two settings of the profile exclude each other.
 const TAKEN: &str = "; another setting of the profile takes it away";
 
 /// Prints a plan line by line.
@@ -40,7 +40,7 @@ pub(crate) fn plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
     if plan.needs_poller {
         writeln!(
             out,
-            "Note: gro-flush-timeout is set only while somebody polls: apply needs --poller PID."
+            "Note: gro-flush-timeout is set only for a process that polls: apply needs --poller PID."
         )?;
     }
     if let Some(why) = &plan.impossible {
@@ -49,7 +49,7 @@ pub(crate) fn plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
     let count = |wanted: fn(&State) -> bool| plan.lines.iter().filter(|l| wanted(&l.state)).count();
     writeln!(
         out,
-        "{} to change, {} already so, {} not to be had here. Nothing was changed.",
+        "{} to change, {} already set, {} not possible here. Nothing was changed.",
         count(|s| matches!(s, State::Change | State::Later(_))),
         count(|s| *s == State::Same),
         count(|s| matches!(s, State::NotHere(_) | State::Taken(_))),
@@ -118,7 +118,9 @@ pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()>
     let refused = applied.refused();
     let done = applied.outcomes.len() - refused;
     match (applied.outcomes.len(), refused) {
-        (0, _) => writeln!(out, "Nothing to do: all of it is so already, or not to be had here."),
+        (0, _) => {
+            writeln!(out, "Nothing to do: every setting is already set, or not possible here.")
+        }
         (_, 0) => writeln!(out, "{done} changed; `busypoll tune rollback` puts them back."),
         _ => writeln!(
             out,
@@ -127,7 +129,7 @@ pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()>
     }
 }
 
-/// Prints what a rollback did; `forgotten`: what is still to be put back is not any more.
+/// Prints what a rollback did; with `forgotten`, settings that were not restored have been dropped.
 pub(crate) fn put_back(
     report: &[PutBack],
     forgotten: bool,
@@ -158,9 +160,9 @@ pub(crate) fn put_back(
         1 => "1 setting is".to_owned(),
         n => format!("{n} settings are"),
     };
-    // Only where there is nothing else to be done is anything forgotten.
-    let or = match left.iter().all(|p| p.how.is_far()) {
-        true => ", or `busypoll tune rollback --forget` if they need not be",
+    // --forget helps only if all that is left waits for a device that is not here.
+    let or = match left.iter().all(|p| p.how.is_absent()) {
+        true => ", or `busypoll tune rollback --forget` to drop them",
         false => "",
     };
     match (report.len(), left.len()) {
@@ -235,7 +237,7 @@ mod tests {
     use crate::status::Setting;
 
     #[test]
-    fn a_status_tells_what_was_refused_from_what_was_set() {
+    fn a_status_distinguishes_refused_settings_from_changed_ones() {
         let setting = |key: Key, set: u64, refused, now: u64| Setting {
             device: None,
             setting: key.to_string(),

@@ -1,4 +1,4 @@
-//! Putting back what was changed. Idempotent: a crash in the middle starts it again.
+//! Rollback. Idempotent: after a crash in the middle it can be run again.
 
 use std::collections::HashMap;
 
@@ -8,65 +8,65 @@ use serde::Serialize;
 use crate::device::{Device, Identity};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::record::{Old, Record, Standing, TuneJournal};
+use crate::record::{JournalState, Old, Record, TuneJournal};
 use crate::value::Value;
 use crate::{Step, Steps};
 
-/// What became of one setting.
+/// The result for one setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct PutBack {
     /// The device; none for a setting of the machine.
     pub device: Option<String>,
-    /// The setting, for a person.
+    /// The setting, for the user.
     pub setting: String,
     /// The value before.
     pub value: Value,
-    /// The same, for a person.
+    /// The same, for the user.
     pub shown: String,
-    /// What it was found at instead of what had been set or left, for a person: somebody or the driver has
-    /// changed it since. It is put back all the same.
+    /// The current value, for the user, if it is neither the old one nor the one that was set: another program or
+    /// the driver has changed it since. It is restored all the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
-    /// What became of it.
+    /// The result.
     pub how: How,
 }
 
-/// What became of a setting that was to be put back.
+/// The result for a setting to restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum How {
-    /// It was as before.
+    /// It had the old value already.
     Already,
-    /// It is as before.
+    /// It has been restored.
     PutBack,
-    /// It went with what it belonged to: a NAPI instance, an interrupt, a feature of another kernel.
+    /// It no longer exists: its NAPI instance or interrupt is gone, or this kernel lacks the feature.
     Gone(String),
-    /// Its device is not here; it is still to be put back.
+    /// Its device is not here; it is kept for a later rollback.
     NoDevice(String),
-    /// Its device is down; it is still to be put back.
+    /// Its device is down; it is kept for a later rollback.
     Down(String),
-    /// It is not as before.
+    /// It could not be restored.
     Failed(String),
 }
 
 impl How {
-    /// Whether nothing is left to do.
+    /// Whether nothing is left to do for it.
     pub fn is_settled(&self) -> bool {
         matches!(self, How::Already | How::PutBack | How::Gone(_))
     }
 
     /// Whether its device is not here.
-    pub(crate) fn is_far(&self) -> bool {
+    pub(crate) fn is_absent(&self) -> bool {
         matches!(self, How::NoDevice(_))
     }
 }
 
-/// Puts back what the given applies changed, newest first, and strikes them from the journal; the journal
-/// goes when none is left. Tells what became of each setting, in the order of the first change. `forget`: what cannot be
-/// put back because its device is not here counts as done.
+/// Restores what the given applies changed, newest first, and removes them from the journal, which is deleted when
+/// it is empty. Returns the result for each setting, in the order of the first change. With `forget`, a setting whose
+/// device is not here counts as done.
 ///
 /// # Errors
-/// The journal's. What could not be put back is no error but in the report, and stays in the journal.
+/// Errors of the journal. A setting that could not be restored is in the report, and stays in the journal.
 pub fn undo(
     machine: &mut Machine,
     mut journal: TuneJournal,
@@ -74,43 +74,43 @@ pub fn undo(
     forget: bool,
     steps: Steps<'_>,
 ) -> Result<Vec<PutBack>> {
-    let standing = Standing::of(journal.entries());
-    let mut done = put_back(machine, &standing, &which, steps);
-    let told = told(&done);
-    let is_settled = |how: &How| how.is_settled() || forget && how.is_far();
-    if told.iter().all(|first| is_settled(&first.how)) {
-        if standing.applies.iter().all(|a| which(a.begin.apply)) {
+    let journal_state = JournalState::of(journal.entries());
+    let mut done = put_back(machine, &journal_state, &which, steps);
+    let results = by_setting(&done);
+    let is_settled = |how: &How| how.is_settled() || forget && how.is_absent();
+    if results.iter().all(|first| is_settled(&first.how)) {
+        if journal_state.applies.iter().all(|a| which(a.begin.apply)) {
             journal.finish()?;
         } else {
-            let undone = standing.applies.iter().map(|a| a.begin.apply).filter(|n| which(*n));
+            let undone = journal_state.applies.iter().map(|a| a.begin.apply).filter(|n| which(*n));
             let undone: Vec<Record> = undone.map(|apply| Record::Undone { apply }).collect();
             journal.append(&undone)?;
         }
     } else {
-        // What somebody makes of these from now on is not undone when the rest is.
-        done.retain(|next| told.iter().any(|it| it.how.is_settled() && it.old.same(next.old)));
+        // A change made from now on to these settings is not undone when the rest is restored.
+        done.retain(|next| results.iter().any(|it| it.how.is_settled() && it.old.same(next.old)));
         let settled: Vec<Record> = done.iter().map(Done::settled).collect();
         journal.append(&settled)?;
     }
     steps(Step::Struck);
-    Ok(told.into_iter().map(Done::told).collect())
+    Ok(results.into_iter().map(Done::into_put_back).collect())
 }
 
-/// Puts back what can be, newest first.
+/// Restores what can be restored, newest first.
 fn put_back<'a>(
     machine: &mut Machine,
-    standing: &'a Standing,
+    journal_state: &'a JournalState,
     which: &impl Fn(u32) -> bool,
     steps: Steps<'_>,
 ) -> Vec<Done<'a>> {
     let mut devices = Devices::default();
     let mut done: Vec<Done<'_>> = Vec::new();
-    for (at, old) in standing.olds.iter().enumerate().rev() {
+    for (at, old) in journal_state.olds.iter().enumerate().rev() {
         if !which(old.apply) {
             continue;
         }
-        // A later apply that stands has the setting now.
-        let later = standing.olds.iter().skip(at + 1);
+        // A later apply in force has the setting.
+        let later = journal_state.olds.iter().skip(at + 1);
         if later.filter(|o| !which(o.apply)).any(|o| o.same(old)) {
             continue;
         }
@@ -120,25 +120,25 @@ fn put_back<'a>(
     done
 }
 
-/// Of every setting once, in the order of the first change: of one changed twice its oldest value, put back last, is
-/// the one that counts.
-fn told<'a>(done: &[Done<'a>]) -> Vec<Done<'a>> {
-    let mut told: Vec<Done<'_>> = Vec::new();
+/// One result for each setting, in the order of the first change: if it was changed twice, that of its oldest value,
+/// which is restored last.
+fn by_setting<'a>(done: &[Done<'a>]) -> Vec<Done<'a>> {
+    let mut results: Vec<Done<'_>> = Vec::new();
     for next in done.iter().rev().cloned() {
-        match told.iter_mut().find(|first| first.old.same(next.old)) {
+        match results.iter_mut().find(|first| first.old.same(next.old)) {
             Some(first) => {
                 if first.how == How::Already && next.how == How::PutBack {
                     first.how = next.how;
                 }
                 first.found = next.found.or(first.found.take());
             }
-            None => told.push(next),
+            None => results.push(next),
         }
     }
-    told
+    results
 }
 
-/// An old value and what became of it.
+/// An old value and the result for it.
 #[derive(Clone)]
 struct Done<'a> {
     old: &'a Old,
@@ -152,7 +152,7 @@ impl Done<'_> {
         Record::Settled { apply: *apply, device: device.clone(), knob: knob.clone() }
     }
 
-    fn told(self) -> PutBack {
+    fn into_put_back(self) -> PutBack {
         let unit = self.old.knob.key.about().unit;
         PutBack {
             device: self.old.device.as_ref().map(|d| d.name.clone()),
@@ -165,7 +165,7 @@ impl Done<'_> {
     }
 }
 
-/// What became of a setting, and the value it was found at, if neither the old one nor the one set.
+/// The result for a setting, and its value before, if that was neither the old one nor the one set.
 fn one(
     machine: &mut Machine,
     devices: &mut Devices,
@@ -180,7 +180,7 @@ fn one(
     let found = match machine.read(device, &old.knob) {
         Ok(now) if now == old.old => return (How::Already, None),
         Ok(now) => old.wanted.as_ref().is_none_or(|wanted| now != *wanted).then_some(now),
-        // Drivers with lasting NAPI settings bring them back when the device is up again.
+        // Drivers with persistent NAPI settings restore them when the device is up again.
         Err(Linux::NoNapi { .. }) if device.is_some_and(|d| !d.up) => {
             return (How::Down("down: it has no NAPI instance until it is up".into()), None);
         }
@@ -210,7 +210,7 @@ fn lost(e: Linux) -> How {
     }
 }
 
-/// The devices looked for so far: the search goes over all of the namespace's.
+/// The devices found so far; each search reads all devices of the namespace.
 #[derive(Default)]
 struct Devices(HashMap<String, Result<Device, String>>);
 

@@ -1,4 +1,4 @@
-//! A setting's value and how it is written: in a journal, in a profile, for a person.
+//! A setting's value and its forms: in the journal, in a profile, for the user.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub enum Value {
     Switch(bool),
     /// A number: microseconds, nanoseconds, or a count.
     Number(u64),
-    /// CPUs, or interrupts, as Linux writes a list of them; empty for none.
+    /// CPUs or interrupts, in Linux's list format; empty for none.
     Cpus(String),
 }
 
@@ -26,7 +26,7 @@ impl Value {
         Value::Cpus(list.to_string())
     }
 
-    /// The number, of values that are one.
+    /// The number, if the value is one.
     pub fn number(&self) -> Option<u64> {
         match self {
             Value::Number(n) => Some(*n),
@@ -34,10 +34,10 @@ impl Value {
         }
     }
 
-    /// Reads what stands in a profile, in the unit of its key.
+    /// Reads a value of a profile, in the unit of its key.
     ///
     /// # Errors
-    /// One line that says what would do.
+    /// One line that says what is allowed.
     pub fn read(text: &str, about: &About) -> Result<Self, String> {
         let text = text.trim();
         let value = match about.unit {
@@ -68,7 +68,7 @@ impl Value {
         Ok(Value::Number(value))
     }
 
-    /// For a person.
+    /// The text for the user.
     pub fn show(&self, unit: Unit) -> String {
         match self {
             Value::Switch(true) => "on".into(),
@@ -85,7 +85,7 @@ impl Value {
     }
 }
 
-/// The mask sysfs writes: words of 32 bits in hexadecimal, the highest first.
+/// The mask format of sysfs: words of 32 bits in hexadecimal, the highest first.
 pub(crate) fn to_mask(list: &CpuList) -> String {
     let words = list.iter().max().map_or(1, |max| max as usize / 32 + 1);
     let mut mask = vec![0u32; words];
@@ -98,7 +98,7 @@ pub(crate) fn to_mask(list: &CpuList) -> String {
     words.join(",")
 }
 
-/// Reads [`to_mask`]'s form, of any length.
+/// Reads the format of [`to_mask`], of any length.
 pub(crate) fn from_mask(mask: &str) -> Option<CpuList> {
     let words = mask.trim().split(',').rev().map(|word| u32::from_str_radix(word, 16));
     let mut cpus = Vec::new();
@@ -115,7 +115,7 @@ mod tests {
     use crate::key::Key;
 
     #[test]
-    fn masks_and_lists_are_the_same_thing() {
+    fn a_list_survives_conversion_to_a_mask_and_back() {
         for list in ["0", "1,3", "0-31", "31-32,95", "64"] {
             let list: CpuList = list.parse().unwrap();
             assert_eq!(from_mask(&to_mask(&list)), Some(list));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_in_their_unit_and_shown_in_it() {
+    fn values_are_read_and_shown_in_their_unit() {
         let read = |key: Key, text: &str| {
             let about = key.about();
             Value::read(text, &about).map(|v| v.show(about.unit))
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn values_survive_json() {
+    fn values_read_back_from_json() {
         for value in [Value::Switch(true), Value::Number(u64::MAX), Value::Cpus("0-3".into())] {
             let json = serde_json::to_string(&value).unwrap();
             assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value);

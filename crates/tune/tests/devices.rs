@@ -1,5 +1,5 @@
-//! Devices that vanish, come back with another index, or are replaced by a stranger of the same name; a
-//! second apply; one of two applies taken out.
+//! Devices that vanish, come back with another index, or are replaced by another one of the same name; a
+//! second apply; a rollback of one of two applies.
 
 mod common;
 
@@ -13,7 +13,7 @@ use busypoll_tune::{
 };
 use common::{State, everything};
 
-/// The one test at a time whose state directory the variable names.
+/// Held by the test whose state directory is in the environment.
 static STATE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Runs `work` in a namespace with a state directory of its own.
@@ -66,7 +66,7 @@ fn planned(device: &str, profile: &Profile) -> Plan {
     Plan::make(&mut Machine::open().unwrap(), &devices, profile, &options).unwrap()
 }
 
-/// For nobody who polls.
+/// Applies without a poller.
 fn applied_to(
     device: &str,
     profile: &Profile,
@@ -88,7 +88,7 @@ fn roll_back(which: impl Fn(u32) -> bool) -> Vec<PutBack> {
 const STEERING: &str = "[queues]\nrps-cpus = \"0\"\nrps-flow-cnt = 32\n[features]\ntso = false\n";
 
 #[test]
-fn a_device_that_came_back_with_another_index_is_known_again() {
+fn a_device_that_came_back_with_another_index_is_recognised() {
     busypoll_lab::needs_root!();
     busypoll_lab::needs!(program "ip");
     let _one = STATE.lock();
@@ -102,7 +102,7 @@ fn a_device_that_came_back_with_another_index_is_known_again() {
     assert!(report.iter().all(|p| matches!(p.how, How::NoDevice(_))), "{report:#?}");
     assert_eq!(state.journals().len(), 1, "it may come back");
 
-    // A stranger of the same name and index is left alone.
+    // Another device with the same name and index is not touched.
     pair(&namespace, 10, "02:00:00:00:00:99");
     ip(&namespace, "link set tuned0 txqueuelen 77");
     tuned(&namespace, &state, || {
@@ -114,7 +114,7 @@ fn a_device_that_came_back_with_another_index_is_known_again() {
     assert_eq!(everything(&namespace, "tuned0"), stranger);
     ip(&namespace, "link del tuned0");
 
-    // It is back, with another index and values somebody has set again.
+    // The device is back, with another index and with values that another program has set.
     pair(&namespace, 20, "02:00:00:00:00:01");
     tuned(&namespace, &state, || {
         let sysfs = Sysfs::open().unwrap();
@@ -129,7 +129,7 @@ fn a_device_that_came_back_with_another_index_is_known_again() {
 }
 
 #[test]
-fn a_second_apply_goes_back_to_before_the_first() {
+fn rollback_of_a_second_apply_restores_the_values_before_the_first() {
     busypoll_lab::needs_root!();
     let _one = STATE.lock();
     let (lab, state) = (Lab::builder().queues(2).build().unwrap(), State::new("second"));
@@ -150,7 +150,7 @@ fn a_second_apply_goes_back_to_before_the_first() {
 }
 
 #[test]
-fn one_of_several_applies_is_taken_out_and_the_others_stand() {
+fn rollback_of_one_apply_leaves_the_others_in_force() {
     busypoll_lab::needs_root!();
     let _one = STATE.lock();
     let (lab, state) = (Lab::builder().queues(1).build().unwrap(), State::new("one"));
@@ -167,11 +167,11 @@ fn one_of_several_applies_is_taken_out_and_the_others_stand() {
         apply_to(device, &profile(&state, "[queues]\nrps-flow-cnt = 64\n"));
         first
     });
-    // The second has the flows now: only what the first alone has set goes back.
+    // The second apply has the flows now: only the other setting of the first is restored.
     let report = tuned(host, &state, || roll_back(|n| n == first));
     assert_eq!(report.iter().filter(|p| p.how == How::PutBack).count(), 1, "{report:#?}");
     flows("64");
-    // And the second does not go back to the first one's value.
+    // The rollback of the second does not restore the first one's value.
     tuned(host, &state, || roll_back(|_| true));
     flows("0");
     assert_eq!(everything(host, device), before);
@@ -179,7 +179,7 @@ fn one_of_several_applies_is_taken_out_and_the_others_stand() {
 }
 
 #[test]
-fn a_plan_and_a_status_change_nothing_and_say_what_is() {
+fn plan_and_status_change_nothing_and_report_the_current_values() {
     busypoll_lab::needs_root!();
     let _one = STATE.lock();
     let (lab, state) =
@@ -208,7 +208,7 @@ fn a_plan_and_a_status_change_nothing_and_say_what_is() {
         assert_eq!((status.applies.len(), status.settings.len()), (1, 2));
         assert!(status.warnings.is_empty(), "{:?}", status.warnings);
         assert!(status.settings.iter().all(|s| s.now.as_ref() == Some(&s.set)));
-        // Somebody else's change shows.
+        // A change by another program is reported.
         Sysfs::open().unwrap().set_attribute(device, "queues/rx-0/rps_flow_cnt", "8").unwrap();
         let status = Status::look(&mut machine).unwrap();
         assert_eq!(status.settings.iter().filter(|s| s.now.as_ref() != Some(&s.set)).count(), 1);
@@ -221,13 +221,13 @@ fn a_plan_and_a_status_change_nothing_and_say_what_is() {
 }
 
 #[test]
-fn what_was_refused_is_not_told_as_applied() {
+fn a_refused_setting_is_not_reported_as_applied() {
     busypoll_lab::needs_root!();
     let _one = STATE.lock();
     let (lab, state) = (Lab::builder().queues(1).build().unwrap(), State::new("refused"));
     let device = lab.server.interface();
     tuned(&lab.server, &state, || {
-        // No kernel steers to a CPU alone that it does not have.
+        // The kernel refuses a mask whose only CPU does not exist.
         let profile = profile(&state, "[queues]\nrps-cpus = \"8191\"\nrps-flow-cnt = 32\n");
         assert_eq!(applied_to(device, &profile, None, None).refused(), 1);
         let status = Status::look(&mut Machine::open().unwrap()).unwrap();
@@ -239,9 +239,9 @@ fn what_was_refused_is_not_told_as_applied() {
     });
 }
 
-/// What belongs to queues is made of those that are there after the rest, and told of where there is none.
+/// Settings of queues are made on the queues that exist after the other changes, and reported if there are none.
 #[test]
-fn what_another_setting_takes_away_is_told() {
+fn a_setting_that_another_one_makes_impossible_is_reported() {
     busypoll_lab::needs_root!();
     let _one = STATE.lock();
     let (lab, state) = (Lab::builder().queues(2).build().unwrap(), State::new("taken"));
@@ -259,7 +259,7 @@ fn what_another_setting_takes_away_is_told() {
         assert!(report.iter().all(|p| p.how.is_settled()), "{report:#?}");
         assert_eq!(everything(host, device), before, "{shape}");
     }
-    // What the profile is not worth applying without is as good as refused, before anything is changed.
+    // If an essential setting becomes impossible, the profile is refused before anything is changed.
     let text = "[napi.threaded]\nvalue = true\nessential = true\n[features]\ngro = false\n";
     let profile = profile(&state, text);
     let plan = tuned(host, &state, || planned(device, &profile));
@@ -270,9 +270,9 @@ fn what_another_setting_takes_away_is_told() {
     assert_eq!(everything(host, device), before);
 }
 
-/// A feature that another brings down is told, whether it was switched on just now or long ago.
+/// Whether the feature was switched on by this apply or before.
 #[test]
-fn a_feature_that_another_brings_down_is_told() {
+fn a_feature_that_another_one_switches_off_is_reported() {
     busypoll_lab::needs_root!();
     let _one = STATE.lock();
     let (lab, state) = (Lab::builder().build().unwrap(), State::new("down"));
@@ -295,7 +295,7 @@ fn a_feature_that_another_brings_down_is_told() {
 }
 
 #[test]
-fn a_guard_is_named_only_while_it_lives_and_has_something_to_see_to() {
+fn a_guard_is_shown_only_while_it_lives_and_has_a_reason_to_roll_back() {
     busypoll_lab::needs_root!();
     let _one = STATE.lock();
     let (lab, state) = (Lab::builder().queues(1).build().unwrap(), State::new("named"));
@@ -314,7 +314,7 @@ fn a_guard_is_named_only_while_it_lives_and_has_something_to_see_to() {
     });
 }
 
-/// Some drivers keep NAPI settings while the device is down: they are put back when it is up.
+/// Some drivers keep NAPI settings while the device is down: they are restored when it is up.
 #[test]
 fn a_device_that_is_down_keeps_its_journal() {
     busypoll_lab::needs_root!();
@@ -335,9 +335,9 @@ fn a_device_that_is_down_keeps_its_journal() {
     assert!(state.journals().is_empty());
 }
 
-/// What is as before is done with, though the rest waits for its device.
+/// A restored setting is done with, even if the rest waits for its device.
 #[test]
-fn a_rollback_in_parts_leaves_alone_what_it_has_put_back() {
+fn a_partial_rollback_does_not_touch_restored_settings_again() {
     busypoll_lab::needs_root!();
     busypoll_lab::needs!(program "ip");
     let _one = STATE.lock();

@@ -1,4 +1,4 @@
-//! What is exported.
+//! The exported files.
 
 mod common;
 
@@ -7,7 +7,7 @@ use busypoll_tune::{Format, Profile};
 use common::export;
 
 #[test]
-fn settings_of_the_machine_alone_need_no_device() {
+fn system_wide_settings_need_no_device() {
     let export = export(None, &Profile::find("busy-poll").unwrap());
     let [file] = &export.files(Format::Sysctl).unwrap()[..] else { panic!() };
     assert_eq!(file.path, "/etc/sysctl.d/60-busypoll.conf");
@@ -15,14 +15,14 @@ fn settings_of_the_machine_alone_need_no_device() {
     assert_eq!(settings, ["net.core.busy_read = 50", "net.core.busy_poll = 50"]);
     let error = export.files(Format::Link).unwrap_err().to_string();
     assert!(error.contains("--format link") && error.contains("--dev"), "{error}");
-    // What it leaves out it says, with the reason.
+    // The file names the settings it leaves out, with the reason.
     assert!(file.text.contains("# Not here: coalesce.rx-usecs: it belongs to a device"));
 }
 
 /// Every block of the play is the file of its own format, by YAML's rule for literal blocks: the
-/// indentation of the first line is taken off each.
+/// indentation of the first line is removed from each line.
 #[test]
-fn the_play_holds_the_files_themselves() {
+fn the_play_contains_the_files_themselves() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().build().unwrap();
     lab.server
@@ -42,7 +42,7 @@ fn the_play_holds_the_files_themselves() {
 }
 
 #[test]
-fn what_needs_a_poller_is_in_no_file() {
+fn settings_that_need_a_poller_are_in_no_file() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().build().unwrap();
     lab.server

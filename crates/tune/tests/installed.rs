@@ -1,4 +1,4 @@
-//! Exported files, installed by the tools they are for, make of one veth what apply makes of another.
+//! Exported files, installed by the tools they are for, give one veth the settings that apply gives another.
 
 mod common;
 
@@ -19,7 +19,7 @@ const PROFILE: &str = "[features]\ngso = false\nrx-udp-gro-forwarding = true\n[c
                        [napi]\nthreaded = true\ngro-flush-timeout = \"20us\"\n[interrupts]\ncpus = \"0\"\n\
                        [coalesce]\nrx-usecs = 7\n";
 
-/// Held by the test whose state directory the environment names.
+/// Held by the test whose state directory is in the environment.
 static STATE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn lab() -> Lab {
@@ -32,10 +32,10 @@ fn profile(state: &State, text: &str) -> Profile {
     Profile::find(path.to_str().unwrap()).unwrap()
 }
 
-/// What apply makes of a device of its own.
+/// The settings of a device after an apply.
 fn applied(state: &State) -> Vec<String> {
     let _one = STATE.lock();
-    // SAFETY: whoever reads or writes the environment in this file holds `STATE`.
+    // SAFETY: tests of this file that read or write the environment hold `STATE`.
     unsafe { std::env::set_var("BUSYPOLL_STATE", &state.0) };
     let (lab, profile) = (lab(), profile(state, PROFILE));
     let (host, device) = (&lab.server, lab.server.interface());
@@ -76,8 +76,8 @@ fn exported(lab: &Lab, state: &State, text: &str, formats: &[Format]) -> Vec<Exp
     files
 }
 
-/// What needs a poller is not exported, and threads are switched on for the device by files, for each NAPI
-/// instance by apply.
+/// Settings as far as both can have them: those that need a poller are not exported, and `threaded` is set for the
+/// device by files, for each NAPI instance by apply.
 fn plain(lines: &[String]) -> Vec<String> {
     let other = |l: &&String| !l.starts_with("napi ") && !l.starts_with("threaded");
     let threads = lines.iter().filter(|l| l.starts_with("napi")).map(|l| l.contains("Some(On)"));
@@ -98,15 +98,15 @@ fn shell(lab: &Lab, state: &State, script: &str) -> Command {
     command
 }
 
-fn said(output: &Output) -> String {
+fn output_of(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// `udevadm test` writes attributes and lists what it would run, which is then run; nobody's database is
-/// touched.
+/// `udevadm test` writes attributes and lists the commands it would run, which are then run; udev's database is
+/// not touched.
 #[test]
-fn by_udev() {
+fn udev_installs_the_exported_files() {
     needs_root!();
     needs!(program "udevadm", program "unshare", program "mount", program "ethtool");
     let (lab, state) = (lab(), State::new("udev"));
@@ -115,13 +115,13 @@ fn by_udev() {
                   udevadm test --action=add /sys/class/net/$2 > /run/out; cat /run/out; \
                   sed -n \"s/^run: '\\(.*ethtool.*\\)'$/\\1/p\" /run/out > /run/todo; sh -e /run/todo";
     let output = shell(&lab, &state, script).output().unwrap();
-    let said = said(&output);
+    let said = output_of(&output);
     assert!(output.status.success() && !said.contains("nvalid"), "{said}");
     let got = everything(&lab.server, lab.server.interface());
     assert_eq!(plain(&got), plain(&applied(&state)), "{said}");
 }
 
-/// tuned itself, which leaves virtual devices alone and is told here that this one is none.
+/// tuned itself. It ignores virtual devices, so it is told that this one is real.
 const TUNED: &str = "
 import runpy, sys
 from tuned.plugins.plugin_net import NetTuningPlugin
@@ -134,7 +134,7 @@ runpy.run_path(program, run_name='__main__')
 ";
 
 #[test]
-fn by_tuned() {
+fn tuned_installs_the_exported_profile() {
     needs_root!();
     needs!(program "unshare", program "mount", program "ethtool", program "/usr/bin/python3");
     let Some(tools) = busypoll_lab::needs::unpacked("tools") else {
@@ -159,7 +159,7 @@ fn by_tuned() {
     let got = everything(&lab.server, lab.server.interface());
     assert!(!told.contains("ERROR") && !told.contains("WARNING"), "{told}");
     assert_eq!(plain(&got), plain(&applied(&state)), "{told}");
-    // Stopped, it puts back what it had changed.
+    // When it stops, it restores what it had changed.
     let pid = tuned.0.id().to_string();
     assert!(Command::new("kill").arg(pid).status().unwrap().success());
     tuned.0.wait().unwrap();
@@ -170,7 +170,7 @@ struct Running(std::process::Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Either it has ended or these end it.
+        // Ends it if it is still running.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -188,10 +188,10 @@ fn wait_for_line(log: &Path, line: &str) -> String {
     }
 }
 
-/// Ansible installs the files themselves and calls what loads them, which only writes down here that it was
-/// called.
+/// Ansible installs the files and calls the commands that load them, which are replaced here by scripts that only
+/// record the call.
 #[test]
-fn by_ansible() {
+fn ansible_installs_the_exported_files() {
     needs_root!();
     needs!(program "ansible-playbook", program "unshare", program "mount");
     let (lab, state) = (lab(), State::new("ansible"));
@@ -207,7 +207,7 @@ fn by_ansible() {
                       -e ansible_python_interpreter=/usr/bin/python3 $1/busypoll.yml; \
                   mkdir $1/got; cp -a /etc $1/got";
     let output = shell(&lab, &state, script).output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_of(&output));
     for file in &files[1..] {
         let got = fs::read_to_string(state.0.join("got").join(&file.path[1..])).unwrap();
         assert_eq!(got, file.text, "{}", file.path);

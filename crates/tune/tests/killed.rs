@@ -1,5 +1,5 @@
-//! kill -9 at every step of apply and of rollback, in real processes on a real veth: afterwards a rollback
-//! leaves everything bit for bit as it was.
+//! kill -9 at every step of apply and of rollback, in real processes on a real veth: a rollback afterwards
+//! restores every value.
 
 mod common;
 
@@ -13,7 +13,7 @@ use busypoll_tune::{Machine, Options, Process, Profile, Request, Step, apply, jo
 use common::{State, everything};
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Applies or rolls back in a process of its own, and kills itself at the step it is told.
+/// Applies or rolls back in a process of its own, and kills itself at the given step.
 #[test]
 #[ignore = "run by the other tests as a process of its own"]
 fn child() {
@@ -60,7 +60,7 @@ fn run(host: &LabHost, state: &State, what: &str, kill_at: usize) -> bool {
     true
 }
 
-/// A host whose device has values that no default would bring back.
+/// A host whose device has values that no default would restore.
 fn odd(queues: u32, gro: bool) -> Lab {
     let lab = Lab::builder().queues(queues).gro(gro).build().unwrap();
     let host = &lab.server;
@@ -103,7 +103,7 @@ fn killed_at_every_step(lab: &Lab, profile: &str) {
             break;
         }
     }
-    // The same of the rollback: each time it is killed, the next one goes on.
+    // The same for the rollback: after each kill the next one continues.
     run(host, &state, profile, usize::MAX);
     let applied = everything(host, host.interface());
     for kill_at in 0.. {
@@ -125,27 +125,27 @@ fn killed_at_every_step(lab: &Lab, profile: &str) {
 const EVERYTHING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/everything.toml");
 
 #[test]
-fn kill_9_anywhere_in_settings_of_every_kind() {
+fn after_kill_9_anywhere_in_an_apply_of_all_kinds_a_rollback_restores_all() {
     busypoll_lab::needs_root!();
     killed_at_every_step(&odd(2, true), EVERYTHING);
 }
 
 #[test]
-fn kill_9_anywhere_in_irq_suspend() {
+fn after_kill_9_anywhere_in_irq_suspend_a_rollback_restores_all() {
     busypoll_lab::needs_root!();
     killed_at_every_step(&odd(2, true), "irq-suspend");
 }
 
-/// GRO is off: the profile makes the NAPI instances it then sets.
+/// GRO is off: the profile creates the NAPI instances that it then sets.
 #[test]
-fn kill_9_anywhere_while_napi_instances_are_made() {
+fn after_kill_9_anywhere_while_napi_instances_are_created_a_rollback_restores_all() {
     busypoll_lab::needs_root!();
     killed_at_every_step(&odd(1, false), "prefer-busy-poll");
 }
 
-/// The device's NAPI instances are gone when the rollback comes, and come back by it.
+/// The rollback finds other NAPI instances than those of the apply.
 #[test]
-fn napi_instances_made_anew_get_the_old_values() {
+fn new_napi_instances_get_the_old_values() {
     busypoll_lab::needs_root!();
     let (lab, state) = (odd(2, true), State::new("anew"));
     let host = &lab.server;
@@ -153,7 +153,7 @@ fn napi_instances_made_anew_get_the_old_values() {
     let off = state.0.join("off.toml");
     std::fs::write(&off, "[features]\nrx-gro-list = true\ntx-scatter-gather = false\n").unwrap();
     run(host, &state, off.to_str().unwrap(), usize::MAX);
-    // Somebody switches GRO off and on: new instances, with the device's defaults.
+    // GRO is switched off and on: new instances, with the device's defaults.
     host.enter(|| {
         let veth = Ethtool::open(host.interface()).unwrap();
         veth.set_features(GRO, false).unwrap();

@@ -1,4 +1,4 @@
-//! A report that cannot be printed: the exit code still says whether it was done.
+//! A report that cannot be printed: the exit code still says whether the work was done.
 
 mod common;
 
@@ -32,16 +32,16 @@ impl Write for Full {
     }
 }
 
-fn untold(words: &[&str]) -> Result<ExitCode> {
+fn unprinted(words: &[&str]) -> Result<ExitCode> {
     let words = [&["tune"], words].concat();
     run_tune(&Command::try_parse_from(words).unwrap().tune, &mut Full)
 }
 
 #[test]
-fn what_was_done_and_cannot_be_told_was_done() {
+fn work_that_was_done_without_a_report_exits_with_1() {
     busypoll_lab::needs_root!();
     let (lab, state) = (Lab::builder().queues(1).build().unwrap(), State::new("told"));
-    // SAFETY: nobody else in this file reads or writes the environment.
+    // SAFETY: no other test of this file reads or writes the environment.
     unsafe { std::env::set_var("BUSYPOLL_STATE", &state.0) };
     let device = lab.server.interface();
     let profile = state.0.join("p.toml");
@@ -52,10 +52,10 @@ fn what_was_done_and_cannot_be_told_was_done() {
         .enter(|| {
             let flows =
                 || Sysfs::open().unwrap().attribute(device, "queues/rx-0/rps_flow_cnt").unwrap();
-            // All there is to a plan is its report.
-            assert!(matches!(untold(&report("plan")), Err(Error::Io { .. })));
+            // A plan is only its report.
+            assert!(matches!(unprinted(&report("plan")), Err(Error::Io { .. })));
             for (words, then) in [(report("apply"), "32"), (vec!["rollback"], "0")] {
-                assert_eq!(untold(&words).unwrap(), ExitCode::from(1), "{words:?}");
+                assert_eq!(unprinted(&words).unwrap(), ExitCode::from(1), "{words:?}");
                 assert_eq!(flows(), then);
             }
         })
@@ -63,12 +63,13 @@ fn what_was_done_and_cannot_be_told_was_done() {
 }
 
 #[test]
-fn the_commands_own_error_is_the_one_that_is_told() {
+fn the_commands_own_error_is_reported_instead_of_the_failed_print() {
     let state = State::new("own");
-    // After the first file, whose name is the report so far.
+    // Fails after the first file, whose path is the report so far.
     fs::create_dir(state.0.join("etc")).unwrap();
     fs::write(state.0.join("etc/tuned"), "").unwrap();
-    let error = untold(&["export", "busy-poll", "--dir", state.0.to_str().unwrap()]).unwrap_err();
+    let error =
+        unprinted(&["export", "busy-poll", "--dir", state.0.to_str().unwrap()]).unwrap_err();
     assert!(state.0.join("etc/sysctl.d/60-busypoll.conf").exists());
     assert!(error.to_string().contains("etc/tuned/busypoll/tuned.conf"), "{error}");
 }

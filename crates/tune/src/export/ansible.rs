@@ -1,5 +1,5 @@
-//! An Ansible play that installs the sysctl.d file, the .link files and the udev rules, with modules of
-//! ansible.builtin alone.
+//! An Ansible play that installs the sysctl.d file, the .link files and the udev rules, using only
+//! ansible.builtin modules.
 
 use super::{Export, ExportedFile, link, sysctl, udev};
 
@@ -44,7 +44,7 @@ pub(super) fn files(export: &Export) -> Vec<ExportedFile> {
     vec![ExportedFile { path: "busypoll.yml".into(), text }]
 }
 
-/// A scalar YAML takes at its word.
+/// A quoted YAML scalar.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -30,13 +30,13 @@ pub(super) fn path(device: &ForDevice) -> String {
     format!("/etc/systemd/network/60-busypoll-{}.link", device.name())
 }
 
-/// The device by what stays: its permanent address, or its name where it has none.
+/// Matches the permanent address, or the name if there is none.
 fn matches(device: &ForDevice) -> String {
     let identity = &device.identity;
     match (&identity.permanent, identity.driver.as_str()) {
         (Some(address), "") => format!("PermanentMACAddress={address}"),
         (Some(address), driver) => format!("PermanentMACAddress={address}\nDriver={driver}"),
-        // Driver= of systemd.link is what the bus says, which software devices do not have.
+        // Driver= of systemd.link is the driver of the bus device, which software devices lack.
         (None, _) => format!("OriginalName={}", identity.name),
     }
 }
@@ -73,7 +73,7 @@ fn feature(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether systemd.link can say it.
+/// Whether systemd.link has an option for it.
 pub(super) fn can_say(key: &Key) -> bool {
     line(key, &Value::Switch(true)).is_some()
 }

@@ -41,7 +41,7 @@ fn net(device: &ForDevice) -> String {
         return String::new();
     }
     let name = device.name();
-    // Left on, tuned would lower the link's speed while little comes.
+    // By default tuned would lower the link's speed while traffic is low.
     format!(
         "\n[net_{name}]\ntype=net\ndynamic=0\ndevices={}\n{}",
         device.identity.name,
@@ -108,7 +108,7 @@ mod tests {
     use crate::device::Identity;
 
     #[test]
-    fn what_tuned_has_no_line_for_is_said() {
+    fn settings_without_a_tuned_plugin_are_named_in_a_comment() {
         let of = |key| {
             let identity = Identity {
                 name: "eth1".into(),

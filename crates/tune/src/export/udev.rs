@@ -1,4 +1,4 @@
-//! udev(7) rules for what systemd.link(5) has no word for: attributes of queues, interrupts, the rarer
+//! udev(7) rules for what systemd.link(5) has no option for: attributes of queues, interrupts, the rarer
 //! offloads.
 
 use super::{Export, ExportedFile, ForDevice, link, queues};
@@ -33,7 +33,7 @@ pub(super) fn path(device: &ForDevice) -> String {
 fn matches(device: &ForDevice) -> String {
     let identity = &device.identity;
     match &identity.permanent {
-        // A VLAN on top has the same address and no driver.
+        // A VLAN on top has the same address but no driver.
         Some(address) => {
             format!("ATTR{{address}}==\"{address}\", DRIVERS==\"{}\"", identity.driver)
         }
@@ -54,7 +54,7 @@ fn of(device: &ForDevice, key: &Key, value: &Value) -> Vec<String> {
             .map(|file| format!("ATTR{{{file}}}=\"{}\"", queue_value(value)))
             .collect(),
         (Key::InterruptCpus, Value::Cpus(list)) => vec![format!(
-            // $$ is udev's own way to write a dollar; %k is the device.
+            // udev writes $ as $$; %k is the device.
             "RUN+=\"/bin/sh -c 'for irq in /sys/class/net/%k/device/msi_irqs/* \
              /sys/class/net/%k/device/../msi_irqs/*; do echo {list} > \
              /proc/irq/$${{irq##*/}}/smp_affinity_list; done 2>/dev/null; true'\""

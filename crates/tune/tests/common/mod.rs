@@ -1,4 +1,4 @@
-//! What tests of tune share: a state directory, everything there is to see of a device, a child to kill.
+//! Helpers for tests of tune: a state directory, all settings of a device, a child process to kill.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::fs;
@@ -14,7 +14,7 @@ use busypoll_linux::sysfs::Sysfs;
 use busypoll_linux::topology::CpuList;
 use busypoll_tune::{Device, Export, Machine, Options, Profile};
 
-/// A state directory of one test's own, gone with it.
+/// A state directory for one test, removed with it.
 pub struct State(pub PathBuf);
 
 impl State {
@@ -41,8 +41,8 @@ impl Drop for State {
     }
 }
 
-/// Everything tune can set of a device in a namespace, and everything beside it: one line per value. NAPI
-/// instances by their place, since veth makes them anew with GRO.
+/// All that tune can set on a device in a namespace, and other settings: one line per value. NAPI
+/// instances by position, as veth creates them again with GRO.
 pub fn everything(namespace: &Namespace, device: &str) -> Vec<String> {
     namespace.enter(|| look(device)).unwrap()
 }
@@ -89,7 +89,7 @@ pub fn export(device: Option<&str>, profile: &Profile) -> Export {
     Export::make(&mut Machine::open().unwrap(), &devices, profile, &options)
 }
 
-/// This test program, running the ignored test `child` on a host with these variables.
+/// A command that runs the ignored test `child` of this test program on a host with these variables.
 pub fn child(host: &LabHost, state: &State, what: &str, kill_at: usize) -> Command {
     let mut command = host.command(std::env::current_exe().unwrap());
     command
