@@ -283,7 +283,7 @@ impl Status {
         let received = received(machine, journal_state, begin).saturating_sub(begin.received);
         if received >= ENOUGH && busy_poll_rx_packets().is_ok_and(|n| n == begin.busy_polled) {
             self.warnings.push(format!(
-                "{name}: none of {received} packets since was busy polled, so each waits for the timer: \
+                "{name}: of {received} packets since not one was busy polled, so each waits for the timer: \
                  `busypoll doctor --pid {}` shows why",
                 begin.pollers.first().map_or(0, |p| p.pid)
             ));
