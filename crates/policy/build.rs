@@ -1,4 +1,4 @@
-//! Names the commit in `BUSYPOLL_BUILD`: for `--version`, and for the command to compare the library with.
+//! Sets `BUSYPOLL_BUILD` to the commit: for `--version`, and to compare the command with the library.
 
 use std::env;
 use std::process::Command;
@@ -6,14 +6,14 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-env-changed=BUSYPOLL_BUILD");
     let build = env::var("BUSYPOLL_BUILD").ok().or_else(|| {
-        // A build for tests does not begin anew with every commit.
+        // Test builds must not be rebuilt for every commit.
         let release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
         release.then(commit).flatten()
     });
     println!("cargo::rustc-env=BUSYPOLL_BUILD={}", build.as_deref().unwrap_or("development"));
 }
 
-/// The commit this file is of; none outside a clone.
+/// The commit of this file's repository; none outside a clone.
 fn commit() -> Option<String> {
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;

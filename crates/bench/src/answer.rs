@@ -1,4 +1,4 @@
-//! The sentence on top of each sweep: what the figures below it say, and no more.
+//! The sentence above each sweep, which summarises the figures below it.
 
 use crate::arm::{Mode, Plane, Protocol};
 use crate::json::ArmReport;
@@ -6,9 +6,9 @@ use crate::report::best_blocking;
 use crate::sweep::{Point, PointArm, RX_USECS, Sweep, weight_text};
 use crate::table::{ratio_text, us_text};
 
-/// Below this the gain counts as faded.
+/// Below this ratio there is no gain any more.
 const GAIN: f64 = 1.1;
-/// An arm keeps up with a rate if it loses fewer.
+/// An arm keeps up with a rate if it loses fewer requests than this.
 const LOSS: f64 = 0.01;
 
 /// Answers a sweep's question.
@@ -42,7 +42,7 @@ fn size(points: &[Point]) -> Option<String> {
             .collect();
         let (&(first, gain), &(last, last_gain)) = (gains.first()?, gains.last()?);
         let at_first = format!("{name} answers {gain:.1} times sooner at {first}");
-        // Faded for good, not for one noisy point.
+        // The last point with a gain, so that one noisy point in between does not count.
         let still = gains.iter().rposition(|(_, g)| *g >= GAIN);
         clauses.push(match still {
             None => format!("{name} gains less than 10% at any size ({gain:.2} times at {first})"),
@@ -109,7 +109,7 @@ fn rate(points: &[Point]) -> Option<String> {
     sentence("Counted from the intended send time", clauses)
 }
 
-/// Whether an arm bears the offered rate: few losses, and no backlog at the end.
+/// Whether an arm keeps up with the offered rate: few losses, and no backlog at the end.
 fn keeps_up(point: &Point, arm: &PointArm) -> bool {
     let offered = point.value.unwrap_or(0.0);
     loss(arm) < LOSS && arm.arm.transactions_per_second > 0.95 * offered
@@ -188,10 +188,10 @@ fn find<'a>(point: &'a Point, name: &str) -> Option<&'a ArmReport> {
     point.arms.iter().map(|a| &a.arm).find(|a| a.name == name && a.valid)
 }
 
-/// What a polling arm competes with at this point: the kernel asleep, at its best placement.
+/// The arm that a polling one is compared with at this point: the kernel's blocking one, at its best placement.
 fn baseline(point: &Point, polling: &ArmReport) -> Option<ArmReport> {
     let arms: Vec<ArmReport> = point.arms.iter().map(|a| a.arm.clone()).collect();
-    // The cable's packets cross no kernel; its own interrupts are what it competes with.
+    // The cable's packets do not cross the kernel; it is compared with its own interrupt mode.
     if polling.nic == crate::arm::Nic::Cable {
         let same = |a: &&ArmReport| a.nic == polling.nic && a.mode == Mode::Interrupt && a.valid;
         return arms
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_at_which_the_gain_fades_is_named() {
+    fn the_size_at_which_the_gain_ends_is_named() {
         let points = [
             point("1 B", 1.0, 20.0, 10.0),
             point("64 B", 64.0, 20.0, 19.5),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gain_is_over_is_named() {
+    fn the_baseline_of_the_gain_is_named() {
         let mut points = [point("1 B", 1.0, 20.0, 10.0)];
         assert!(to(Sweep::Size, &points).starts_with("Against the best blocking arm: "));
         let mut cable = points[0].arms.clone();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_answer_names_cost_and_limit() {
+    fn the_rate_answer_states_cost_and_limit() {
         let mut points = [
             point("1k/s", 1e3, 40.0, 10.0),
             point("100k/s", 1e5, 44.0, 12.0),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_coalescing_answer_says_how_much_polling_hides() {
+    fn the_coalescing_answer_states_how_much_delay_polling_hides() {
         let mut points = [point("0", 0.0, 20.0, 10.0), point("100", 100.0, 120.0, 11.0)];
         for arm in points.iter_mut().map(|p| &mut p.arms[0].arm) {
             arm.mode = Mode::Interrupt;
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_of_many_open_says_what_each_costs() {
+    fn the_answer_for_many_open_states_the_cost_of_each() {
         let idle_bytes = Some(Weight { process: Some(1638.4), kernel: None });
         let many = Open { p50_ratio: Some(1.08), ci95: Some([1.02, 1.15]), idle_bytes };
         let mut points = [point("1", 1.0, 20.0, 10.0), point("10,000", 1e4, 20.0, 11.0)];
@@ -311,7 +311,7 @@ mod tests {
         let wanted = "kernel-udp-busy-poll: with 10,000 sockets open a round trip costs 1.08 [1.02-1.15] x that \
              with one, and each idle one 1.6 KiB here, in the kernel not known without root.";
         assert!(text.ends_with(wanted), "{text}");
-        // What is not valid with many is told of the most with which it is.
+        // If an arm is not valid with many open, the answer uses the largest number with which it is.
         points[1].arms[1].arm.valid = false;
         assert!(to(Sweep::Open, &points).contains("No answer"));
     }

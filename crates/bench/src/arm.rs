@@ -1,5 +1,5 @@
 //! The table of arms: every configuration the benchmark can measure. The list, the help and the
-//! filter all come from [`ARMS`]; a new arm is one new row.
+//! filter all use [`ARMS`]; a new arm is one new row.
 
 use std::fmt;
 
@@ -43,18 +43,18 @@ macro_rules! words {
 }
 
 words! {
-    /// Whose code carries the packet.
+    /// Which stack carries the packets.
     Plane {
         /// Linux's sockets.
         Kernel => "kernel",
         /// Our sockets in user space.
         Stack => "stack",
-        /// No stack at all: descriptors and buffers, the limit on that NIC.
+        /// No stack: only descriptors and buffers, the limit on that NIC.
         Bare => "bare",
     }
 }
 words! {
-    /// What the packets cross.
+    /// The link between client and server.
     Nic {
         /// A veth pair driven by the kernel.
         Veth => "veth",
@@ -62,7 +62,7 @@ words! {
         Xdp => "xdp",
         /// Two queues joined in memory.
         Cable => "cable",
-        /// A TAP, the far end of which is ours.
+        /// A TAP whose far end is ours.
         Tap => "tap",
         /// A real interface driven by the kernel (`--host` only).
         Device => "device",
@@ -73,7 +73,7 @@ words! {
     Protocol {
         /// UDP_RR: one datagram each way.
         Udp => "udp",
-        /// TCP_RR: one request and one response on a standing connection.
+        /// TCP_RR: one request and one response on an established connection.
         Tcp => "tcp",
     }
 }
@@ -82,7 +82,7 @@ words! {
     Mode {
         /// Asleep in the kernel.
         Blocking => "blocking",
-        /// Round and round on a non-blocking socket.
+        /// In a loop on a non-blocking socket.
         Spin => "spin",
         /// Asleep until the stack's interrupt.
         Interrupt => "interrupt",
@@ -105,27 +105,27 @@ words! {
 pub struct Arm {
     /// `plane[-nic][-protocol]-mode[-same-cpu]`.
     pub name: &'static str,
-    /// Whose code.
+    /// The stack.
     pub plane: Plane,
-    /// Over what.
+    /// The link.
     pub nic: Nic,
-    /// Which transport.
+    /// The transport.
     pub protocol: Protocol,
-    /// Waiting how.
+    /// How the ends wait.
     pub mode: Mode,
-    /// Running where.
+    /// The CPUs of the ends.
     pub placement: Placement,
-    /// One line for the list.
+    /// One line of description for the list.
     pub about: &'static str,
 }
 
 impl Arm {
-    /// Whether both ends keep a CPU busy while they wait.
+    /// Whether both ends use a CPU fully while they wait.
     pub const fn spins(&self) -> bool {
         matches!(self.mode, Mode::Spin | Mode::BusyPoll)
     }
 
-    /// Whether the arm may serve as baseline: the kernel, asleep.
+    /// Whether the arm can be a baseline: the kernel's sockets, blocking.
     pub const fn is_baseline(&self) -> bool {
         matches!((self.plane, self.mode), (Plane::Kernel, Mode::Blocking))
     }
@@ -145,8 +145,8 @@ macro_rules! arms {
     };
 }
 
-/// Every arm. Spinning arms exist on separate CPUs only: two spinners on one CPU take turns at
-/// the scheduler's pace, which measures the scheduler.
+/// Every arm. Spinning arms exist only on separate CPUs: two spinners on one CPU take turns in
+/// time slices, which measures the scheduler.
 pub const ARMS: &[Arm] = arms! {
     "kernel-udp-blocking"          Kernel Veth Udp Blocking SeparateCpus "kernel UDP asleep in recv, one CPU each";
     "kernel-udp-blocking-same-cpu" Kernel Veth Udp Blocking SameCpu "kernel UDP asleep in recv, both on one CPU";
@@ -169,7 +169,7 @@ pub const ARMS: &[Arm] = arms! {
     "stack-cable-tcp-busy-poll"          Stack Cable Tcp BusyPoll SeparateCpus "our TCP over the cable, busy polling";
 };
 
-/// The arms that make sense between two machines, which share no CPU and no veth.
+/// The arms that make sense between two machines, which share neither CPUs nor a veth pair.
 pub fn between_machines() -> Vec<Arm> {
     let apart = ARMS.iter().filter(|a| a.placement == Placement::SeparateCpus);
     apart
@@ -178,7 +178,7 @@ pub fn between_machines() -> Vec<Arm> {
         .collect()
 }
 
-/// Picks arms by a comma list of names and globs (`*`, `?`), in table order, each once.
+/// Selects arms by a comma-separated list of names and globs (`*`, `?`), in table order, each once.
 ///
 /// # Errors
 /// One line with the nearest known name when a pattern matches nothing.
@@ -214,7 +214,7 @@ pub fn list() -> String {
 mod tests {
     use super::*;
 
-    /// The name a row must carry, from its own fields.
+    /// The name that a row must have according to its fields.
     fn spelled(arm: &Arm) -> String {
         let mut parts = vec![arm.plane.word()];
         if arm.plane != Plane::Kernel {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_what_the_arm_is_and_are_unique() {
+    fn names_match_the_fields_and_are_unique() {
         for (i, arm) in ARMS.iter().enumerate() {
             assert_eq!(arm.name, spelled(arm));
             assert!(ARMS[..i].iter().all(|other| other.name != arm.name));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn selection_by_name_list_and_glob() {
+    fn arms_are_selected_by_name_list_and_glob() {
         let names = |p| -> Vec<&str> {
             select(p, ARMS).unwrap_or_default().iter().map(|a| a.name).collect()
         };
@@ -255,11 +255,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_gets_the_nearest() {
+    fn for_an_unknown_name_the_nearest_is_suggested() {
         let error = select("kernel-udp-bussy-poll", ARMS).expect_err("no such arm");
         assert!(error.contains("did you mean 'kernel-udp-busy-poll'?"), "{error}");
         let error = select("telepathy", ARMS).expect_err("no such arm");
-        assert!(!error.contains("did you mean"), "nothing is like it: {error}");
+        assert!(!error.contains("did you mean"), "no known name is near: {error}");
         assert!(select("", ARMS).is_err());
         assert!(select(" , ", ARMS).is_err());
     }

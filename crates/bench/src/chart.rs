@@ -30,7 +30,7 @@ pub struct Series {
 
 const SIZE: (u32, u32) = (960, 540);
 
-/// Okabe and Ito's colours, which colour-blind readers can tell apart; yellow, too pale on white, is out.
+/// Okabe and Ito's colours, which colour-blind readers can distinguish; without yellow, too pale on white.
 const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -45,7 +45,7 @@ impl Chart {
     /// The chart as SVG text.
     ///
     /// # Errors
-    /// One line when there is nothing to draw.
+    /// One line if there is nothing to draw.
     pub fn svg(&self) -> Result<String, String> {
         let mut svg = String::new();
         self.draw(SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())

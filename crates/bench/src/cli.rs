@@ -1,4 +1,4 @@
-//! The options of `busypoll bench` and `busypoll serve`, and what they set in motion.
+//! The options of `busypoll bench` and `busypoll serve`, and their main functions.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::throughput::{self, Losses, Workload};
 use crate::units::{self, Size, UDP_MAX};
 use crate::{json, machine, report, stack, stages, table};
 
-/// What waiting for interrupts costs, and what polling the queue saves.
+/// Measure what waiting for interrupts costs, and what polling the queue saves.
 ///
 /// Request and response between two hosts on this machine, in interleaved rounds; round trips,
 /// CPU time per transaction and evidence for each way of waiting. Needs root or a user namespace
@@ -32,10 +32,10 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, default_value_t)]
     pub workload: Workload,
-    /// Of --workload loss: packets lost each way, per cent [default: 1]
+    /// With --workload loss: packets lost each way, per cent [default: 1]
     #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
     pub loss: Option<f64>,
-    /// Of --workload loss: the round trip [default: 20ms]
+    /// With --workload loss: the round trip [default: 20ms]
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub rtt: Option<Duration>,
     /// Arms to run: names or globs, comma separated

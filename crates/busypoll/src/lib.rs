@@ -2,15 +2,15 @@
 //!
 //! Waiting for a packet usually means: sleep, interrupt, wake up. Busy polling lets the thread that
 //! wants the packet drive the device's receive queue itself, and pays for it with CPU time. There are
-//! two ways to it here, under one set of words:
+//! two ways to do this here, with the same terms:
 //!
-//! * the **kernel plane**, on this page: Linux's own busy polling, switched on for the sockets you
-//!   already have;
+//! * the **kernel plane**, on this page: Linux's own busy polling, switched on for existing
+//!   sockets;
 //! * the **stack plane**, [`stack`]: Busy Poll Sockets in user space.
 //!
 //! # Which switch
 //!
-//! What counts is where your thread waits:
+//! It depends on where your thread waits:
 //!
 //! | it waits in | switch | permission |
 //! |---|---|---|
@@ -21,16 +21,16 @@
 //! `SO_BUSY_POLL` alone does nothing for a thread that waits in epoll, poll or select; and nothing polls
 //! in `accept` or `connect`.
 //!
-//! # What has to hold
+//! # Requirements
 //!
 //! * The socket must know its NAPI id: [`incoming_napi_id`](BusyPollExt::incoming_napi_id) is `None`
 //!   before the first packet, and always on loopback, on veth without GRO, and with drivers that give
-//!   their packets none. No id, no busy polling, and the kernel does not say so.
-//! * An unconnected UDP socket keeps the first id it saw, also when a device reset has retired it.
-//! * One epoll instance polls one queue at a time, that of the member which last had data.
+//!   their packets no id. Without an id there is no busy polling, and the kernel does not report that.
+//! * An unconnected UDP socket keeps the first id it saw, even after a device reset has retired it.
+//! * One epoll instance polls one queue at a time, that of the last member that had data.
 //! * One spinning thread per CPU. Two on one CPU are far slower than no busy polling at all.
-//! * Both ends gain separately: polling at one end saves that end's wake-up only.
-//! * Whether it works is counted: [`linux::stat::busy_poll_rx_packets`] in the namespace of the device.
+//! * Each end gains separately: polling at one end saves only that end's wake-up.
+//! * The proof is a counter: [`linux::stat::busy_poll_rx_packets`] in the namespace of the device.
 //!
 //! # std
 //!
@@ -54,8 +54,8 @@
 //!
 //! # socket2
 //!
-//! Set on a listener, it holds for every connection accepted from it. socket2's own `set_busy_poll` does
-//! the same; the other options it does not have.
+//! Set on a listener, it applies to every connection accepted from it. socket2 has a `set_busy_poll` of its own that
+//! does the same, but not the other options.
 //!
 //! ```
 //! use busypoll::BusyPollExt;
@@ -90,7 +90,7 @@
 //!
 //! # tokio
 //!
-//! tokio keeps its epoll instance to itself: find it once the runtime is up.
+//! tokio does not expose its epoll instance: find it once the runtime is running.
 //!
 //! ```
 //! use busypoll::{BusyPollExt, EpollBusyPollExt, EpollParams};
@@ -119,8 +119,8 @@ pub use busypoll_stack as stack;
 /// Errors are one line each, name a missing capability, and turn into [`std::io::Error`] with `?`.
 /// The options in full: [`linux::sockopt`].
 pub trait BusyPollExt: AsFd {
-    /// `SO_BUSY_POLL`: a receive on an empty queue polls the device for so many microseconds before it
-    /// sleeps; 0 = off. A non-blocking receive makes one pass. Nothing for epoll, poll and select.
+    /// `SO_BUSY_POLL`: a receive on an empty queue polls the device for this many microseconds before it
+    /// sleeps; 0 = off. A non-blocking receive makes one pass. Has no effect on epoll, poll and select.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] above `i32::MAX`; [`Error::Denied`] on Linux 6.1 and older without
@@ -156,8 +156,8 @@ pub trait BusyPollExt: AsFd {
         linux::sockopt::set_busy_poll_budget(self, packets)
     }
 
-    /// `SO_INCOMING_NAPI_ID`: the queue this socket's packets came from, and so the one it polls; `None`
-    /// if it knows none and cannot busy poll.
+    /// `SO_INCOMING_NAPI_ID`: the queue this socket's packets came from, which is the queue it polls; `None`
+    /// if it has none and cannot busy poll.
     fn incoming_napi_id(&self) -> Result<Option<NapiId>> {
         linux::sockopt::incoming_napi_id(self)
     }
@@ -167,7 +167,7 @@ impl<T: AsFd + ?Sized> BusyPollExt for T {}
 
 /// The busy-poll parameters of an epoll instance: mio's `Registry`, or any epoll descriptor.
 pub trait EpollBusyPollExt: AsFd {
-    /// `EPIOCSPARAMS`: how this instance's waits poll before they sleep.
+    /// `EPIOCSPARAMS`: how waits on this instance poll before they sleep.
     ///
     /// # Errors
     /// [`Error::NotEpoll`]; [`Error::Unsupported`] before Linux 6.9; [`Error::Denied`] for a budget above
@@ -187,12 +187,12 @@ pub trait EpollBusyPollExt: AsFd {
 
 impl<T: AsFd + ?Sized> EpollBusyPollExt for T {}
 
-/// Every epoll instance of this process, as duplicated descriptors: the way to a runtime's own.
+/// Every epoll instance of this process, as duplicated descriptors: a way to reach a runtime's own.
 ///
-/// Parameters set through a duplicate are the instance's and stay when the duplicate is closed.
+/// Parameters set through a duplicate belong to the instance and stay when the duplicate is closed.
 ///
 /// # Errors
-/// [`Error::Os`] where `/proc` or pidfd_getfd(2) (Linux 5.6) is not to be had.
+/// [`Error::Os`] if `/proc` or pidfd_getfd(2) (Linux 5.6) is not available.
 pub fn epoll_instances() -> Result<Vec<OwnedFd>> {
     linux::epoll::instances()
 }

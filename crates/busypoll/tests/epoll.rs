@@ -1,4 +1,4 @@
-//! Where busy polling counts: epoll polls when its own parameters say so, and not for `SO_BUSY_POLL`.
+//! epoll busy polls by its own parameters, and not by `SO_BUSY_POLL`.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,8 +31,8 @@ fn epoll_polls_by_its_own_parameters_and_not_by_so_busy_poll() {
     poll.registry().register(&mut server, Token(0), Interest::READABLE).unwrap();
     let count = || lab.server.enter(|| stat::busy_poll_rx_packets().unwrap()).unwrap();
 
-    // One packet is under way at a time, so each wait ends with exactly one to receive, and no receive
-    // finds the queue empty: whatever is polled here, epoll polled.
+    // One packet is in flight at a time, so each wait ends with exactly one to receive, and no receive
+    // finds the queue empty: all polling counted here is epoll's.
     let mut events = Events::with_capacity(4);
     let mut answer = |poll: &mut Poll| {
         poll.poll(&mut events, Some(PATIENCE)).unwrap();
@@ -65,7 +65,7 @@ fn epoll_polls_by_its_own_parameters_and_not_by_so_busy_poll() {
         }
         assert!(count() > before, "epoll busy polling found no packet in {rounds}");
         done.store(true, Ordering::Relaxed);
-        // Releases the client if it waits for an answer.
+        // Wakes the client if it waits for an answer.
         server.send(b"y").unwrap();
     });
 }

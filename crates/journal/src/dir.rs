@@ -1,4 +1,4 @@
-//! Where journals are kept. Makes the directory, for who writes; touches nothing in it.
+//! The directory of journals. Creates it for writers; touches nothing in it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -10,24 +10,24 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// The state directory, made if it is missing.
+/// The state directory, created if it is missing.
 ///
 /// # Errors
-/// Those of [`find_state_dir`]; [`Error::Io`] for a directory that cannot be made.
+/// Those of [`find_state_dir`]; [`Error::Io`] for a directory that cannot be created.
 pub fn state_dir() -> Result<PathBuf> {
     let dir = find_state_dir()?;
     make(&dir).map(|()| dir)
 }
 
-/// Where the state directory is, or would be, for who only looks: `$BUSYPOLL_STATE`, else `/run/busypoll` for root,
-/// else `$XDG_RUNTIME_DIR/busypoll` (or `/run/user/UID/busypoll`). Both latter go with a reboot, as the changes do.
+/// The state directory's path, whether or not it exists: `$BUSYPOLL_STATE`, else `/run/busypoll` for root,
+/// else `$XDG_RUNTIME_DIR/busypoll` (or `/run/user/UID/busypoll`). A reboot clears both, as it does the changes.
 ///
 /// # Errors
 /// [`Error::NoDirectory`], [`Error::Relative`].
 pub fn find_state_dir() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(dir) = variable("BUSYPOLL_STATE") {
-        // Whoever is to undo what is written there may stand elsewhere.
+        // A rollback may run in another directory.
         if dir.is_relative() {
             return Err(Error::Relative(dir));
         }
@@ -36,7 +36,7 @@ pub fn find_state_dir() -> Result<PathBuf> {
     let uid = rustix::process::geteuid();
     if uid.is_root() {
         let dir = Path::new("/run/busypoll");
-        // To root of a user namespace, whose own /run is not.
+        // Root of a user namespace cannot write to the machine's /run.
         let there = if dir.is_dir() { dir } else { Path::new("/run") };
         if !is_forbidden(access(there, Access::WRITE_OK)) {
             return Ok(dir.into());
@@ -53,7 +53,7 @@ fn is_forbidden(access: rustix::io::Result<()>) -> bool {
     matches!(access, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-/// Makes a directory, durably, that others may read but not write.
+/// Creates a directory, durably, that other users may read but not write.
 pub(crate) fn make(dir: &Path) -> Result<()> {
     if !dir.is_dir() {
         DirBuilder::new()
@@ -62,16 +62,16 @@ pub(crate) fn make(dir: &Path) -> Result<()> {
             .create(dir)
             .map_err(Error::io("make the directory", dir))?;
         if let Some(parent) = dir.parent() {
-            // Not every file system can sync a directory, and a parent may be unreadable: the sync of
-            // the directory itself, after each file made in it, is the one that counts.
+            // Some file systems cannot sync a directory, and a parent may be unreadable. The sync of
+            // the directory itself, after each file created in it, is the one that matters.
             let _ = File::open(parent).and_then(|d| d.sync_all());
         }
     }
-    // As root one can write everywhere but on a read-only file system; ask for the rest of us.
+    // Root can write everywhere except on a read-only file system; the check is for other users.
     access(dir, Access::WRITE_OK).map_err(io::Error::from).map_err(Error::io("write in", dir))
 }
 
-/// Makes the names in a directory durable.
+/// Makes the directory's entries durable.
 pub(crate) fn sync(dir: &Path) -> Result<()> {
     fs::File::open(dir).and_then(|d| d.sync_all()).map_err(Error::io("sync the directory", dir))
 }

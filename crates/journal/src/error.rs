@@ -1,24 +1,24 @@
-//! Why a journal could not be used, each in one line with the remedy.
+//! Errors of journals, each in one line with the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a journal could not be used. Nothing was changed then.
+/// Why a journal could not be used. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no directory to keep journals in.
+    /// There is no directory for journals.
     #[error(
         "no directory for the journal of changes: /run/busypoll needs root and a /run that can be written, and \
          XDG_RUNTIME_DIR is not set; name a directory of yours in BUSYPOLL_STATE"
     )]
     NoDirectory,
-    /// Another command, started elsewhere, would look for the journal elsewhere.
+    /// A relative path: a command started in another directory would look for the journal elsewhere.
     #[error(
-        "BUSYPOLL_STATE={}: it has to begin with /, or what is changed here is not found from elsewhere", .0.display()
+        "BUSYPOLL_STATE={}: it must begin with /, or commands in other directories do not find the journal", .0.display()
     )]
     Relative(PathBuf),
-    /// Somebody else holds the journal.
+    /// Another process holds the journal.
     #[error("{path} is in use by {holder}; wait until it has finished, or end it")]
     Locked {
         /// The lock file.
@@ -43,9 +43,9 @@ pub enum Error {
         /// The newest version this program knows.
         known: u32,
     },
-    /// A line before the last does not read back: not a torn write but damage, or not a journal.
+    /// A line before the last is invalid: not a torn write but damage, or not a journal.
     #[error(
-        "{path}, line {line}: {why}; what it lists cannot be undone from here: look at the file, and \
+        "{path}, line {line}: {why}; the changes it lists cannot be undone from here: look at the file, and \
          delete it when you have"
     )]
     Damaged {
@@ -58,13 +58,13 @@ pub enum Error {
     },
     /// The disk is full.
     #[error(
-        "{path}: no space left to write down what is changed, so nothing was changed; free some, or name another directory in BUSYPOLL_STATE"
+        "{path}: no space left for the journal, so nothing was changed; free some, or name another directory in BUSYPOLL_STATE"
     )]
     Full {
         /// The journal.
         path: PathBuf,
     },
-    /// Any other refusal by the file system.
+    /// Any other file system error.
     #[error(
         "cannot {doing} {path}: {source}; BUSYPOLL_STATE names another directory for the journal"
     )]

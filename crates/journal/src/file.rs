@@ -1,4 +1,4 @@
-//! The journal on the disk. Owns `NAME.journal` and the order of write, sync and rename around it.
+//! The journal's file. Handles `NAME.journal` and the order of write, sync and rename.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,17 +13,17 @@ use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::{dir, format};
 
-/// Which journal, and what its entries look like.
+/// The name of a journal and the version of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind<'a> {
-    /// The file's name without its ending: letters, digits and `-`.
+    /// The file's name without its suffix: letters, digits and `-`.
     pub name: &'a str,
-    /// The version of the entries. A journal of a higher one is refused; whoever raises it still reads
-    /// the lower ones.
+    /// The version of the entries. A journal with a higher one is refused; a program with a raised version must still
+    /// read the lower ones.
     pub version: u32,
 }
 
-/// A journal that is held: nobody else can hold it meanwhile, in this process or another.
+/// A locked journal: no other holder is possible meanwhile, in this process or another.
 ///
 /// The file exists from the first [`append`](Journal::append) to [`finish`](Journal::finish); dropping a
 /// journal keeps it.
@@ -33,12 +33,12 @@ pub struct Journal<T> {
     header: String,
     entries: Vec<T>,
     whole: u64,
-    // Last: given up after everything else.
+    // Last: dropped after everything else.
     _lock: Lock,
 }
 
 impl<T: Serialize + DeserializeOwned + Clone> Journal<T> {
-    /// Takes the lock and reads what is there. A torn last line is left out: the change it speaks of was
+    /// Takes the lock and reads the journal. A torn last line is ignored: its change was
     /// never made. A journal of an earlier boot reads as empty.
     ///
     /// # Errors
@@ -62,12 +62,12 @@ impl<T: Serialize + DeserializeOwned + Clone> Journal<T> {
         &self.entries
     }
 
-    /// The file.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds entries, all or none. When this returns they are on the disk, and the changes they speak of
+    /// Adds entries, all or none. When this returns they are on the disk, and the changes they describe
     /// may be made.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl<T: Serialize + DeserializeOwned + Clone> Journal<T> {
             .custom_flags(OFlags::NOFOLLOW.bits() as i32)
             .open(&self.path)
             .map_err(Error::io("open", &self.path))?;
-        // What lies behind is the rest of a torn write, or of an earlier boot.
+        // Overwrites the rest of a torn write, or a journal of an earlier boot.
         let written = file
             .set_len(self.whole)
             .and_then(|()| file.write_all_at(text.as_bytes(), self.whole))
@@ -92,8 +92,8 @@ impl<T: Serialize + DeserializeOwned + Clone> Journal<T> {
             .map_err(Error::io("write", &self.path))
             .and_then(|()| dir::sync(self.dir()));
         if let Err(e) = written {
-            // Nobody should find an entry for a change that will not be made; if this fails too, putting
-            // back a value that stands does no harm.
+            // Removes the entry, as its change will not be made. If this fails too, restoring a value that
+            // was not changed does no harm.
             let _ = self.take_back(&file);
             return Err(e);
         }
@@ -110,10 +110,10 @@ impl<T: Serialize + DeserializeOwned + Clone> Journal<T> {
         file.sync_all()
     }
 
-    /// Everything is put back: removes the file, durably.
+    /// Removes the file, durably: everything has been restored.
     ///
     /// # Errors
-    /// [`Error::Io`]: the entries may be found again, and putting them back once more does no harm.
+    /// [`Error::Io`]: the entries may be found again; restoring them again does no harm.
     pub fn finish(self) -> Result<()> {
         match fs::remove_file(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -128,7 +128,7 @@ impl<T: Serialize + DeserializeOwned + Clone> Journal<T> {
     }
 }
 
-/// The entries of a journal that somebody else may hold, oldest first; none if there is no journal.
+/// The entries of a journal, read without its lock, oldest first; none if there is no journal.
 ///
 /// # Errors
 /// [`Error::Newer`], [`Error::Damaged`], [`Error::Io`].
@@ -148,7 +148,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// This boot of the machine; where the system does not tell, all boots are one.
+/// The id of this boot; without one all boots count as the same.
 fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let id = id.trim();

@@ -1,8 +1,8 @@
-//! The bytes of a journal: pure, no I/O.
+//! The format of a journal: pure, no I/O.
 //!
-//! A line of text each for the header and for every append: `CRC JSON`, where the JSON is a list of
-//! entries, so that an append is there as a whole or not at all. Only the last line can be torn by a
-//! crash, and the changes it speaks of were not yet made.
+//! One line of text for the header and for every append: `CRC JSON`, where the JSON is a list of
+//! entries, so that an append is complete or absent. Only the last line can be torn by a
+//! crash, and its changes had not been made yet.
 
 use std::path::Path;
 
@@ -13,31 +13,31 @@ use crate::error::{Error, Result};
 use crate::file::Kind;
 
 const MAGIC: &str = "busypoll-journal";
-/// Of the framing; entries have a version of their own ([`Kind::version`]).
+/// The version of the line format; entries have their own ([`Kind::version`]).
 const FORMAT: u32 = 1;
 
-/// What a journal's bytes say.
+/// The contents of a journal.
 pub(crate) struct Contents<T> {
     pub(crate) entries: Vec<T>,
-    /// The length of what is whole; what follows is a torn write.
+    /// The length of the valid part; a torn write may follow.
     pub(crate) whole: u64,
 }
 
-/// The first line: `busypoll-journal FORMAT NAME VERSION PROGRAM BOOT CRC`. Its first two words stay in
-/// every format to come.
+/// The first line: `busypoll-journal FORMAT NAME VERSION PROGRAM BOOT CRC`. The first two words stay in
+/// every later format.
 pub(crate) fn header(kind: Kind, boot: &str) -> String {
     let program = env!("CARGO_PKG_VERSION");
     let line = format!("{MAGIC} {FORMAT} {} {} {program} {boot}", kind.name, kind.version);
     format!("{line} {:08x}\n", crc32(line.as_bytes()))
 }
 
-/// One append.
+/// The line of one append.
 pub(crate) fn line<T: Serialize>(entries: &[T]) -> Result<String, serde_json::Error> {
     let json = serde_json::to_string(entries)?;
     Ok(format!("{:08x} {json}\n", crc32(json.as_bytes())))
 }
 
-/// Reads a journal. One of an earlier boot reads as empty: what it lists ended with that boot.
+/// Parses a journal. One of an earlier boot reads as empty: its changes ended with that boot.
 ///
 /// # Errors
 /// [`Error::Newer`], [`Error::Damaged`].
@@ -120,7 +120,7 @@ fn read_line<T: DeserializeOwned>(line: &[u8]) -> Result<Vec<T>, String> {
     serde_json::from_str(json).map_err(|e| format!("not an entry this version knows ({e})"))
 }
 
-/// CRC-32 of IEEE 802.3, reflected. Bit by bit: a journal is a few hundred short lines.
+/// CRC-32 of IEEE 802.3, reflected. Bit by bit, as a journal is only a few hundred short lines.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_cut_at_any_byte_reads_as_the_appends_that_are_whole() {
+    fn a_journal_cut_at_any_byte_reads_as_its_complete_appends() {
         let text = whole();
         let ends: Vec<usize> = text.match_indices('\n').map(|(i, _)| i + 1).collect();
         for cut in 0..=text.len() {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_changed_anywhere_is_never_taken_for_an_entry() {
+    fn a_changed_byte_is_never_accepted_as_an_entry() {
         let text = whole();
         let good = ["first", "second", "third\n\"ü\""];
         for at in 0..text.len() {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_before_the_last_line_is_told_with_its_line() {
+    fn damage_before_the_last_line_is_reported_with_its_line() {
         let text = whole().replace("first", "fjrst");
         let error = parsed(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("/j, line 2: the checksum does not fit"), "{error}");
@@ -198,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_journal_is_refused_and_says_by_whom() {
+    fn a_newer_journal_is_refused_with_the_version_that_wrote_it() {
         let newer = header(Kind { version: 4, ..KIND }, "boot");
         let error = parsed(newer.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("(0.1.0, journal version 4; this one reads up to 3)"), "{error}");
-        // A format to come need not keep more than the first two words.
+        // A later format need not keep more than the first two words.
         let error = parsed(b"busypoll-journal 2 anything\nelse\n").unwrap_err().to_string();
         assert!(error.contains("journal version 2; this one reads up to 1"), "{error}");
         assert!(!error.contains('\n'));

@@ -1,15 +1,15 @@
-//! What was changed on a system, written down durably before it is changed.
+//! A durable journal of the old values on a system, written before they are changed.
 //!
-//! Owns the files in the state directory ([`state_dir`]) and nothing else; what an entry means is the
-//! caller's. The order that makes a change safe against `kill -9` at any instant:
+//! Handles the files in the state directory ([`state_dir`]); the caller defines the entries. This order
+//! makes a change safe against `kill -9` at any time:
 //!
-//! 1. [`Journal::open`]: one holder at a time, the second is told the first one's PID;
-//! 2. [`Journal::append`] the value that stands: when it returns, the entry is on the disk;
+//! 1. [`Journal::open`]: one holder at a time; a second one gets an error with the first one's PID;
+//! 2. [`Journal::append`] the current value: when it returns, the entry is on the disk;
 //! 3. change the system;
-//! 4. put everything back from [`Journal::entries`], newest first, then [`Journal::finish`].
+//! 4. restore everything from [`Journal::entries`], newest first, then [`Journal::finish`].
 //!
-//! Whoever comes after a crash finds an entry for every change that may have been made. Putting back must
-//! be idempotent: a crash in step 4 starts it again.
+//! After a crash there is an entry for every change that may have been made. Restoring must
+//! be idempotent: after a crash in step 4 it starts again.
 //!
 //! ```
 //! use busypoll_journal::{Journal, Kind};

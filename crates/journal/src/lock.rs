@@ -1,8 +1,8 @@
-//! One holder at a time, and the second is told who the first is. Owns `NAME.lock`.
+//! The lock on a journal; a second taker gets the holder's PID. Handles `NAME.lock`.
 //!
-//! flock(2): the kernel gives it up with its holder, however that ends. The PID inside is for the reader
-//! alone. The file goes with its holder, so whoever gets the lock looks whether it is still the file of that
-//! name.
+//! flock(2): the kernel releases it when the holder ends in any way. The PID inside is only for the error
+//! message. The holder removes the file, so a taker that gets the lock checks that the file is still
+//! the one of that name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use crate::dir;
 use crate::error::{Error, Result};
 
-/// The right to change what a journal of that name is about; given up when dropped.
+/// The lock on the changes of one journal; released when dropped.
 #[derive(Debug)]
 pub struct Lock {
     file: File,
@@ -31,7 +31,7 @@ impl Lock {
     pub fn take(dir: &Path, name: &str) -> Result<Self> {
         dir::make(dir)?;
         let path = dir.join(format!("{name}.lock"));
-        // A holder writes its PID just after it has the lock: give it a moment to be readable.
+        // A holder writes its PID just after it has taken the lock, so the PID may not be readable at once.
         for _ in 0..20 {
             let mut file = OpenOptions::new()
                 .read(true)
@@ -44,7 +44,7 @@ impl Lock {
                 .map_err(Error::io("open", &path))?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if is_at(&file, &path) => return Ok(Self::signed(file, path)),
-                // The last holder removed it between open and flock.
+                // The last holder removed the file between open and flock.
                 Ok(()) => continue,
                 Err(rustix::io::Errno::WOULDBLOCK) => {}
                 Err(e) => return Err(Error::io("lock", &path)(e.into())),
@@ -58,7 +58,7 @@ impl Lock {
     }
 
     fn signed(file: File, path: PathBuf) -> Self {
-        // On a full disk the lock holds without a name: putting things back must go on.
+        // On a full disk the lock is valid without a PID: a rollback must be possible.
         let _ = file.set_len(0);
         let _ = file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0);
         Lock { file, path }
@@ -67,21 +67,21 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // While the lock is held nobody else removes or replaces the file. One that stays behind, of a
-        // killed holder, is told from a holder's by the lock itself.
+        // While the lock is held no other process removes or replaces the file. A file left behind by a
+        // killed holder is not locked.
         if is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whether the file of that name is this one.
+/// Whether the path still leads to this file.
 fn is_at(file: &File, path: &Path) -> bool {
     let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     file.metadata().is_ok_and(|a| fs::symlink_metadata(path).is_ok_and(|b| same(a, b)))
 }
 
-/// The PID in a lock file, if that process lives; what a killed holder left behind does not count.
+/// The PID in a lock file, if that process is alive; a killed holder may have left one.
 fn holder(file: &mut File) -> io::Result<Option<u32>> {
     let mut text = String::new();
     io::Seek::rewind(file)?;

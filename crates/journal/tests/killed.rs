@@ -1,4 +1,4 @@
-//! Real processes that are killed, and a real file system that is full.
+//! Journals whose process is killed, and a full file system.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use busypoll_journal::{Error, Journal, Kind, Lock, read};
 
 const KIND: Kind = Kind { name: "test", version: 1 };
 
-/// A directory that goes with the test.
+/// A directory that is removed after the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -27,7 +27,7 @@ impl Drop for Dir {
     }
 }
 
-/// This very test program, running `child` below with one argument.
+/// Starts this test program with `child` below and one argument.
 fn start(dir: &Path, what: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--ignored", "--nocapture"])
@@ -39,7 +39,7 @@ fn start(dir: &Path, what: &str) -> Child {
         .unwrap()
 }
 
-/// What a child does: `forever` appends 1, 2, 3 … and reports each when it is on the disk; `hold` takes
+/// The child process: `forever` appends 1, 2, 3 … and reports each when it is on the disk; `hold` takes
 /// the lock and waits.
 #[test]
 #[ignore = "run by the other tests as a process of its own"]
@@ -63,20 +63,20 @@ fn lines(child: &mut Child) -> impl Iterator<Item = String> + use<> {
 }
 
 #[test]
-fn what_was_reported_as_written_is_there_after_kill_9() {
+fn entries_reported_as_written_survive_kill_9() {
     let dir = Dir::new("killed");
     let mut last = 0;
     for round in 0..40u64 {
         let mut writer = start(&dir.0, "forever");
         let mut lines = lines(&mut writer);
         assert!(lines.any(|l| l == "open"));
-        // A different number of whole appends each time; the kill falls anywhere in the next one.
+        // A different number of complete appends in each round; the kill hits at any point of the next one.
         let mut reported = last;
         for line in lines.by_ref().take((round % 7) as usize) {
             reported = line.parse().unwrap();
         }
         writer.kill().unwrap();
-        // What it still managed to report counts as well.
+        // Lines that it printed before the kill count as well.
         reported = lines.filter_map(|l| l.parse().ok()).last().unwrap_or(reported);
         writer.wait().unwrap();
         let entries = read::<u64>(&dir.0, KIND).unwrap();
@@ -90,7 +90,7 @@ fn what_was_reported_as_written_is_there_after_kill_9() {
 }
 
 #[test]
-fn the_second_comer_is_told_the_pid_and_a_dead_holder_does_not_count() {
+fn a_second_taker_gets_the_holders_pid_and_a_dead_holder_does_not_count() {
     let dir = Dir::new("lock");
     let mut holder = start(&dir.0, "hold");
     assert!(lines(&mut holder).any(|l| l == "open"));
@@ -103,7 +103,7 @@ fn the_second_comer_is_told_the_pid_and_a_dead_holder_does_not_count() {
         }
         other => panic!("{other:?}"),
     }
-    // Another journal is nobody's business.
+    // Another journal is independent.
     drop(Lock::take(&dir.0, "other").unwrap());
     holder.kill().unwrap();
     holder.wait().unwrap();
@@ -115,7 +115,7 @@ fn the_second_comer_is_told_the_pid_and_a_dead_holder_does_not_count() {
 }
 
 #[test]
-fn many_takers_at_once_never_hold_it_together() {
+fn concurrent_takers_never_hold_the_lock_together() {
     let dir = Dir::new("takers");
     let holders = std::sync::atomic::AtomicU32::new(0);
     let held = std::sync::atomic::AtomicU32::new(0);
@@ -139,7 +139,7 @@ fn many_takers_at_once_never_hold_it_together() {
 }
 
 #[test]
-fn a_journal_cut_at_any_byte_can_be_gone_on_with() {
+fn a_journal_cut_at_any_byte_can_be_continued() {
     let dir = Dir::new("cut");
     let file = dir.0.join("test.journal");
     let mut journal = Journal::<u64>::open(&dir.0, KIND).unwrap();
@@ -164,11 +164,11 @@ fn a_journal_cut_at_any_byte_can_be_gone_on_with() {
 }
 
 #[test]
-fn a_full_disk_leaves_the_journal_as_it_was() {
+fn a_full_disk_leaves_the_journal_unchanged() {
     busypoll_lab::needs_root!();
     busypoll_lab::needs!(program "unshare", program "mount");
     let dir = Dir::new("full");
-    // A file system of one page, in a mount namespace that goes with the child.
+    // A file system of one page, in a mount namespace that ends with the child.
     let script =
         format!("mount -t tmpfs -o size=4k,nr_inodes=4 none {0} && exec \"$@\"", dir.0.display());
     let exe = std::env::current_exe().unwrap();
@@ -199,7 +199,7 @@ fn child_on_a_full_disk() {
     let entries = journal.entries().to_vec();
     drop(journal);
     assert_eq!(read::<String>(&dir, KIND).unwrap(), entries);
-    // Putting back needs no room.
+    // Finishing needs no space.
     Journal::<String>::open(&dir, KIND).unwrap().finish().unwrap();
     println!("was full");
 }

@@ -1,6 +1,6 @@
 //! The hosts' CPUs, and pinning to one of them.
 //!
-//! A child is pinned between fork and exec, where nothing may allocate, so by other means than
+//! A child is pinned between fork and exec, where allocation is forbidden, so not with
 //! [`topology::pin`].
 
 use std::ffi::c_ulong;
@@ -10,7 +10,7 @@ use busypoll_linux::{Error, topology};
 
 use crate::LabError;
 
-/// An affinity mask with one CPU in it. Made beforehand, because a forked child may not allocate.
+/// An affinity mask with one CPU, made before the fork, as a forked child may not allocate.
 pub(crate) struct Mask(Vec<c_ulong>);
 
 impl Mask {
@@ -21,7 +21,7 @@ impl Mask {
         Self(mask)
     }
 
-    /// Pins the calling thread, even one that is pinned elsewhere. Allocates nothing.
+    /// Pins the calling thread, even if it is pinned to another CPU. Allocates nothing.
     pub(crate) fn apply(&self) -> io::Result<()> {
         let bytes = size_of_val(self.0.as_slice());
         // SAFETY: the kernel reads as many bytes as the mask has, and takes any length
@@ -33,11 +33,11 @@ impl Mask {
     }
 }
 
-/// The CPUs of client and server: the wanted ones, else a good pair, else the only CPU for both.
+/// The CPUs of client and server: the wanted ones, else a good pair, else one CPU for both.
 pub(crate) fn choose(wanted: Option<[u32; 2]>) -> Result<[u32; 2], LabError> {
     if let Some(cpus) = wanted {
         for cpu in cpus {
-            // Tried now, where a refusal can still be worded.
+            // Tried now, while an error can still be reported.
             drop(topology::pin(cpu)?);
         }
         return Ok(cpus);

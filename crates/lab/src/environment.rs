@@ -1,14 +1,14 @@
-//! A lab in the environment of the commands that run in it, so that a command can reach both hosts.
+//! The environment variables of commands in a lab, by which a command can reach both hosts.
 //!
-//! Owns the names of the variables. The namespaces are named by the holder's descriptors, so the
-//! names are good exactly as long as the lab is.
+//! The namespaces are named by descriptors of the lab's process, so the
+//! names are valid as long as the lab exists.
 
 use std::env;
 use std::path::Path;
 
 use crate::{Lab, LabError, LabHost, Namespace, Side};
 
-/// Variables that name a host's namespace and CPU.
+/// The variables for a host's namespace and CPU.
 fn names(side: Side) -> [&'static str; 2] {
     match side {
         Side::Client => ["BUSYPOLL_LAB_CLIENT_NS", "BUSYPOLL_LAB_CLIENT_CPU"],
@@ -17,10 +17,10 @@ fn names(side: Side) -> [&'static str; 2] {
 }
 
 impl Lab {
-    /// What a command on the host `side` should find in its environment: `BUSYPOLL_LAB_HOST`
+    /// The environment of a command on the host `side`: `BUSYPOLL_LAB_HOST`
     /// (`client` or `server`), `_INTERFACE`, `_ADDRESS` (its own IPv4), `_PEER` (the other's), and
     /// for both hosts `BUSYPOLL_LAB_CLIENT_NS`, `_CLIENT_CPU`, `_SERVER_NS`, `_SERVER_CPU`. An
-    /// `_NS` suits `nsenter --net=`.
+    /// `_NS` can be given to `nsenter --net=`.
     #[must_use]
     pub fn variables(&self, side: Side) -> Vec<(&'static str, String)> {
         let mut variables = vec![
@@ -36,10 +36,10 @@ impl Lab {
         variables
     }
 
-    /// The lab this process was started in, if its environment has [`Lab::variables`].
+    /// The lab this process was started in, if its environment has the [`Lab::variables`].
     ///
     /// # Errors
-    /// [`LabError::Ended`] if the lab's holder is gone, [`LabError::Unprivileged`] if the process
+    /// [`LabError::Ended`] if the lab's process is gone, [`LabError::Unprivileged`] if this process
     /// may not enter it.
     pub fn from_environment() -> Result<Option<Self>, LabError> {
         let host = |side| {

@@ -1,4 +1,4 @@
-//! Why a lab could not be made, each in one line that names the remedy where there is one.
+//! Errors of the lab, each in one line with the remedy if there is one.
 
 use std::io;
 
@@ -9,7 +9,7 @@ pub enum LabError {
     /// The system does not let this user make network namespaces.
     #[error("no right to make a network namespace ({cause}): {remedy}")]
     Unprivileged {
-        /// What stands in the way, naming the capability or the sysctl.
+        /// The cause, with the capability or the sysctl.
         cause: String,
         /// What the user can do about it.
         remedy: String,
@@ -17,23 +17,23 @@ pub enum LabError {
     /// A setting of the builder is out of range.
     #[error("{what} {value}: {remedy}")]
     Setting {
-        /// The setting, in the words of the builder.
+        /// The setting, as the builder names it.
         what: &'static str,
         /// The value it was given.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         remedy: String,
     },
-    /// A CPU or a feature of the interface cannot be had.
+    /// A CPU or a feature of the interface is not available.
     #[error(transparent)]
     Linux(#[from] busypoll_linux::Error),
-    /// The environment names a lab whose holder is gone.
+    /// The environment names a lab whose process is gone.
     #[error("the lab this shell belongs to has ended ({path} is gone): leave the shell")]
     Ended {
-        /// What the environment names.
+        /// The path in the environment.
         path: String,
     },
-    /// A system call failed for a reason that is nobody's mistake.
+    /// A system call failed for another reason.
     #[error("cannot {doing}: {source}")]
     System {
         /// What was being done.
@@ -44,7 +44,7 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// For `map_err`: what was being done when the kernel said no.
+    /// For `map_err`: what was being done when the call failed.
     pub(crate) fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
         move |source| Self::System { doing, source }

@@ -1,6 +1,6 @@
-//! One end of the pair, from made to ready to use.
+//! One end of the veth pair, from its creation until it is ready.
 //!
-//! Every function acts on a side's interface in the network namespace of the calling thread.
+//! Every function acts on one side's interface in the network namespace of the calling thread.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use busypoll_linux::link::Links;
 
 use crate::{LabError, PREFIX_V4, PREFIX_V6, Side, rtnetlink};
 
-/// The kernel needs milliseconds; this is for a machine that has stopped working.
+/// The kernel needs milliseconds; this limit is for a machine that hangs.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn index(side: Side) -> Result<u32, LabError> {
@@ -26,7 +26,7 @@ pub(crate) fn has_ipv6(side: Side) -> bool {
 /// Sets the offloads of the interface and brings it up.
 pub(crate) fn bring_up(side: Side, gro: bool, tso: bool) -> Result<(), LabError> {
     let interface = side.interface();
-    // This looks whether the kernel did as told: without GRO there is no NAPI context at all.
+    // set_features checks the result: without GRO veth has no NAPI context.
     let device = Ethtool::open(interface)?;
     device.set_features(ethtool::GRO, gro)?;
     device.set_features(ethtool::TSO, tso)?;
@@ -50,10 +50,10 @@ pub(crate) fn add_addresses(side: Side) -> Result<(), LabError> {
     add().map_err(LabError::system(format!("give {} its addresses", side.interface())))
 }
 
-/// Waits for two things the kernel does a little later, on threads of its own: noticing the carrier
-/// (`net/core/link_watch.c`), before which the interface drops what it is to send, and listening for
-/// neighbour solicitations (`addrconf_dad_work`). Without, the first exchange often costs a second,
-/// the time until ARP or ND asks again.
+/// Waits for two things that the kernel does asynchronously: detecting the carrier
+/// (`net/core/link_watch.c`), before which the interface drops outgoing packets, and joining the group for
+/// neighbour solicitations (`addrconf_dad_work`). Otherwise the first exchange often takes a second,
+/// until ARP or ND tries again.
 pub(crate) fn wait_until_ready(side: Side) -> Result<(), LabError> {
     let mut links = Links::open()?;
     let deadline = Instant::now() + READY_TIMEOUT;
@@ -68,7 +68,7 @@ pub(crate) fn wait_until_ready(side: Side) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Whether the interface is in the multicast group in which others ask for its IPv6 address: the last
+/// Whether the interface is in the multicast group for solicitations of its IPv6 address: the last
 /// 24 bits of the address below ff02::1:ff00:0 (RFC 4291 section 2.7.1).
 fn hears_solicitations(side: Side) -> bool {
     let [.., a, b, c] = side.ipv6().octets();
@@ -77,7 +77,7 @@ fn hears_solicitations(side: Side) -> bool {
     groups.lines().any(|line| line.contains(side.interface()) && line.contains(&group))
 }
 
-/// Forgives what an IPv6 request meets where IPv6 is switched off: by `ipv6.disable=1`, or by a
+/// Ignores the errors of IPv6 requests if IPv6 is switched off: by `ipv6.disable=1`, or by a
 /// `disable_ipv6` that new namespaces inherit.
 fn unless_ipv6_is_off(answer: io::Result<()>) -> io::Result<()> {
     match answer.as_ref().map_err(io::Error::raw_os_error) {

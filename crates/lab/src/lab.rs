@@ -1,7 +1,7 @@
-//! The two hosts and how they are put together.
+//! The two hosts and their construction.
 //!
-//! Owns the order of things: namespaces, the pair, its two ends. Touches nothing
-//! outside the two namespaces it has just made.
+//! The order: namespaces, the veth pair, its two ends. Touches nothing
+//! outside the two namespaces it has just created.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ use crate::cpu::{self, Mask};
 use crate::rtnetlink::{self, VethEnd};
 use crate::{LabError, Namespace, Side, interface};
 
-/// Two hosts joined by a veth pair. Dropping one takes the pair with it.
+/// Two hosts joined by a veth pair. Dropping either end removes the pair.
 #[derive(Debug)]
 pub struct Lab {
     /// The host at 10.77.0.1 and fd77::1.
@@ -23,7 +23,7 @@ pub struct Lab {
     pub server: LabHost,
 }
 
-/// One host: a [`Namespace`] (which see for running code in it) with one interface, up, and a CPU.
+/// One host: a [`Namespace`] (which can run code) with one interface that is up, and a CPU.
 #[derive(Debug)]
 pub struct LabHost {
     namespace: Namespace,
@@ -45,13 +45,13 @@ pub struct LabBuilder {
 
 impl Lab {
     /// One queue, an MTU of 1500 bytes, GRO on and TSO off at both ends, two CPUs that share no
-    /// core if there are such.
+    /// core if possible.
     #[must_use]
     pub fn builder() -> LabBuilder {
         LabBuilder { queues: 1, mtu: 1500, gro: true, tso: false, cpus: None }
     }
 
-    /// A single namespace with `lo` up, for what needs a place of its own, such as a TAP device.
+    /// A single namespace with `lo` up, for tests that need one of their own, such as for a TAP device.
     ///
     /// # Errors
     /// As [`Namespace::new`].
@@ -70,7 +70,7 @@ impl Lab {
 }
 
 impl LabHost {
-    /// Looks up what differs from lab to lab in a host that stands.
+    /// Looks up the properties of an existing host that differ from lab to lab.
     pub(crate) fn find(namespace: Namespace, side: Side, cpu: u32) -> Result<Self, LabError> {
         let find = || Ok::<_, LabError>((interface::index(side)?, interface::has_ipv6(side)));
         let (ifindex, has_ipv6) = namespace.enter(find)??;
@@ -89,7 +89,7 @@ impl LabHost {
         self.side.interface()
     }
 
-    /// The interface's index inside the namespace. It means another device, or none, outside.
+    /// The interface's index inside the namespace. It is meaningless outside.
     #[must_use]
     pub fn ifindex(&self) -> u32 {
         self.ifindex
@@ -113,7 +113,7 @@ impl LabHost {
         self.has_ipv6.then(|| self.side.ipv6())
     }
 
-    /// The CPU that is this host's.
+    /// The CPU of this host.
     #[must_use]
     pub fn cpu(&self) -> u32 {
         self.cpu
@@ -157,7 +157,7 @@ impl LabBuilder {
         Self { gro: on, ..self }
     }
 
-    /// TCP segmentation offload at both ends. A veth that sends with it on bypasses its peer's NAPI
+    /// TCP segmentation offload at both ends. A veth that sends with TSO on bypasses its peer's NAPI
     /// (`veth_skb_is_eligible_for_gro`, `drivers/net/veth.c`).
     #[must_use]
     pub fn tso(self, on: bool) -> Self {
@@ -170,8 +170,8 @@ impl LabBuilder {
         Self { cpus: Some([client, server]), ..self }
     }
 
-    /// Makes the lab. Neighbours are not set: the hosts resolve each other by real ARP and ND.
-    /// Transmit checksum offload stays as veth has it: on, so packets carry partial checksums.
+    /// Makes the lab. Neighbour entries are not preset: the hosts resolve each other by real ARP and ND.
+    /// Transmit checksum offload stays at veth's default: on, so packets carry partial checksums.
     ///
     /// # Errors
     /// [`LabError::Unprivileged`] if the process may not make network namespaces,
@@ -188,7 +188,7 @@ impl LabBuilder {
                 .map_err(LabError::system("make a veth pair"))
         })??;
         let sides = [(&client, Side::Client), (&server, Side::Server)];
-        // In three steps, because an end is of little use before the other has come as far.
+        // In three steps, because each step needs both ends to have done the one before.
         for (namespace, side) in sides {
             namespace.enter(|| interface::bring_up(side, self.gro, self.tso))??;
         }

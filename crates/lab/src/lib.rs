@@ -7,14 +7,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Nothing the lab makes has a name outside the process: the namespaces are held by file
-//! descriptors and both interfaces are born inside them. So the lab ends with the process, whatever
-//! ended it, and the machine's own interfaces, `/run/netns` and firewall never see it. A child
-//! started inside a host keeps that host alive for as long as the child lives.
+//! Nothing in the lab has a name outside the process: file descriptors hold the namespaces,
+//! and both interfaces are created inside them. So the lab ends with the process, however the process
+//! ends, and the machine's own interfaces, `/run/netns` and firewall are not affected. A child
+//! started inside a host keeps that host alive until the child ends.
 //!
 //! Without root, call [`enter_user_namespace`] first thing in `main`.
 //!
-//! Linux only. `/sys` inside a host still shows the machine's own devices: ask rtnetlink or ethtool
+//! Linux only. `/sys` inside a host still shows the machine's own devices: use rtnetlink or ethtool
 //! instead.
 
 mod cpu;

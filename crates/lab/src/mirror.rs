@@ -1,9 +1,9 @@
-//! A third address on the wire, that sends back what comes for it with source and destination swapped: a host that
+//! A third address on the link that sends every packet back with source and destination swapped: a host that
 //! talks to the mirror talks to itself, over its interface.
 //!
-//! The server's interface does it, by an XDP program of some fifty instructions that answers from the driver, and
-//! passes everything else on. A swap changes no checksum. What an ICMP error quotes is swapped, too, so that it finds
-//! the socket whose packet it is about.
+//! The mirror is an XDP program of some fifty instructions on the server's interface, which answers from the driver
+//! and passes everything else. A swap changes no checksum. The packet that an ICMP error quotes is swapped, too, so
+//! that the error reaches the socket whose packet it is about.
 
 mod bpf;
 mod program;
@@ -16,13 +16,13 @@ use busypoll_linux::ethtool::Ethtool;
 
 use crate::{Lab, LabError, LabHost, Side, rtnetlink};
 
-/// Where the client reaches the mirror.
+/// The mirror's addresses, seen from the client.
 const IPV4: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const IPV6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1);
-/// What veth calls the checksums it leaves undone (`net/ethtool/common.c`).
+/// The names of veth's transmit checksum offloads (`net/ethtool/common.c`).
 const CHECKSUMS: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-sctp"];
 
-/// A mirror in front of the client of a lab. It goes with this value.
+/// A mirror for the client of a lab. Dropping it removes the mirror.
 #[derive(Debug)]
 pub struct Mirror {
     _link: OwnedFd,
@@ -30,8 +30,8 @@ pub struct Mirror {
 }
 
 impl Lab {
-    /// Puts a mirror on the server's interface, and the ways to it into the client's routes. From then on the client
-    /// sends whole checksums: the mirror's packets are frames without notes about what is left to be done.
+    /// Attaches a mirror to the server's interface, and adds routes to it for the client. From then on the client
+    /// sends complete checksums, as packets from the mirror do not carry the state of a partial one.
     ///
     /// # Errors
     /// Without the right to load and attach XDP programs, or if there is a mirror already.

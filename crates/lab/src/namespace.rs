@@ -1,8 +1,8 @@
 //! One network namespace, held by a file descriptor and by nothing else.
 //!
-//! Owns making it, running code and children inside it. Never moves the calling thread: a thread
-//! that has changed its namespace is a trap for whoever uses it next, so code runs on threads of
-//! their own.
+//! Creates namespaces and runs code and children inside them. Never moves the calling thread, because a
+//! thread in another namespace would surprise its next user: code runs on threads of its
+//! own.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,14 +22,14 @@ use crate::{LabError, rtnetlink, user_namespace};
 
 const LOOPBACK_IFINDEX: u32 = 1;
 
-/// A network namespace. It lives as long as this value, its clones, and whatever runs inside.
+/// A network namespace. It lives as long as this value, its clones, and any process or thread inside.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     fd: Arc<OwnedFd>,
 }
 
 impl Namespace {
-    /// Makes a namespace with nothing in it but `lo`, which is up.
+    /// Makes a namespace that has only `lo`, which is up.
     ///
     /// # Errors
     /// [`LabError::Unprivileged`] without CAP_SYS_ADMIN and CAP_NET_ADMIN in the process's user
@@ -46,25 +46,25 @@ impl Namespace {
         })?
     }
 
-    /// Takes hold of a namespace that exists, such as `/proc/PID/ns/net`.
+    /// Opens an existing namespace, such as `/proc/PID/ns/net`.
     ///
     /// # Errors
-    /// If `path` cannot be opened. Whether it is a network namespace shows when it is entered.
+    /// If `path` cannot be opened. Whether it is a network namespace shows only when it is entered.
     pub fn open(path: &Path) -> Result<Self, LabError> {
         let file =
             File::open(path).map_err(LabError::system(format!("open {}", path.display())))?;
         Ok(Self { fd: Arc::new(file.into()) })
     }
 
-    /// A path by which the user's other processes can open the namespace while this one lives.
+    /// A path by which the user's other processes can open the namespace while this value lives.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
 
-    /// Runs `work` inside the namespace, on a fresh thread, and waits. A panic comes through.
+    /// Runs `work` inside the namespace, on a new thread, and waits. A panic is passed on.
     ///
-    /// Sockets opened there stay in the namespace wherever they are used afterwards.
+    /// Sockets opened there stay in the namespace.
     ///
     /// # Errors
     /// If the thread cannot be started or may not enter the namespace.
@@ -85,7 +85,7 @@ impl Namespace {
         cpu: u32,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<JoinHandle<R>, LabError> {
-        // A thread inherits its maker's namespace and CPU, so whatever can fail has failed before
+        // A thread inherits the namespace and CPU of its creator, so everything that can fail has been done before
         // it starts.
         self.enter(|| {
             let _pinned = topology::pin(cpu)?;
@@ -115,7 +115,7 @@ fn set_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?)
 }
 
-/// Runs `work` on a thread that ends with it.
+/// Runs `work` on a thread of its own.
 fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> Result<R, LabError> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()

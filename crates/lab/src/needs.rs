@@ -1,7 +1,7 @@
-//! What a test needs from the machine, said out loud when it is missing.
+//! The requirements of tests, and the message of a test that is skipped.
 //!
-//! Owns the two macros below and the probes behind them. Changes nothing: the probe for rights
-//! makes a network namespace and lets it go.
+//! Two macros and their probes. Changes nothing: the probe for privileges
+//! creates a network namespace and drops it.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -13,9 +13,9 @@ use rustix::process::geteuid;
 
 use crate::Namespace;
 
-/// Leaves the test, with one line saying so, unless it runs as real root: effective uid 0 of the
-/// initial user namespace, able to make network namespaces (CAP_NET_ADMIN, CAP_SYS_ADMIN). With
-/// `CI=true` it panics instead, so that nothing goes untested unnoticed.
+/// Skips the test, with a line on standard error, unless it runs as real root: effective uid 0 of the
+/// initial user namespace, able to create network namespaces (CAP_NET_ADMIN, CAP_SYS_ADMIN). With
+/// `CI=true` it panics instead, so that no test is skipped unnoticed.
 ///
 /// ```no_run
 /// fn the_lab_answers_ping() {
@@ -36,7 +36,7 @@ macro_rules! needs_root {
     };
 }
 
-/// Leaves the test like [`needs_root!`](crate::needs_root) unless the programs are found in `PATH`.
+/// Skips the test like [`needs_root!`](crate::needs_root) unless the programs are found in `PATH`.
 ///
 /// ```no_run
 /// fn uses_ping() {
@@ -54,7 +54,7 @@ macro_rules! needs {
     };
 }
 
-/// Effective root of the initial user namespace, and able to make a network namespace.
+/// Whether this is root of the initial user namespace, able to create a network namespace.
 #[must_use]
 pub fn is_root() -> bool {
     let rights = [Capability::NetAdmin, Capability::SysAdmin];
@@ -73,7 +73,7 @@ pub fn has_program(name: &str) -> bool {
     })
 }
 
-/// A folder of the build's target folder, where a script of `.ci` has unpacked what is not installed.
+/// A folder of the build's target folder into which a script of `.ci` has unpacked tools.
 #[must_use]
 pub fn unpacked(name: &str) -> Option<PathBuf> {
     // target/debug/deps/test-0123 or target/debug/busypoll
@@ -81,12 +81,12 @@ pub fn unpacked(name: &str) -> Option<PathBuf> {
     program.ancestors().map(|above| above.join(name)).find(|folder| folder.is_dir())
 }
 
-/// Reports a skipped test on standard error, past the test harness's capture.
+/// Reports a skipped test on standard error, bypassing the test harness's capture.
 ///
 /// # Panics
 /// If the environment says `CI=true`.
 pub fn skipped(module: &str, needs: &str) {
-    // The harness names a test's thread after the test.
+    // The harness names a test's thread like the test.
     let thread = thread::current();
     let line = format!("skipped: {module}: {}: needs {needs}", thread.name().unwrap_or("?"));
     assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "CI=true allows no skips: {line}");

@@ -1,7 +1,7 @@
-//! The five rtnetlink requests a lab needs, made by hand: rtnetlink(7), and veth's in
+//! The five rtnetlink requests that a lab needs, encoded by hand: rtnetlink(7), and veth's in
 //! `include/uapi/linux/veth.h`.
 //!
-//! Acts in the network namespace of the thread that opened the socket, and nowhere else.
+//! They act in the network namespace of the thread that opened the socket.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 const HEADER: usize = 16;
 const ALIGN: usize = 4;
 
-/// One end of a veth pair, as it is to be made.
+/// The properties of a new end of a veth pair.
 pub(crate) struct VethEnd {
     pub(crate) name: &'static str,
     pub(crate) mac: [u8; 6],
@@ -29,13 +29,13 @@ pub(crate) struct Socket(File);
 
 impl Socket {
     pub(crate) fn open() -> io::Result<Self> {
-        // No protocol is protocol 0, NETLINK_ROUTE.
+        // Without a protocol it is protocol 0, NETLINK_ROUTE.
         let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
         let fd = socket_with(family, SocketType::RAW, flags, None)?;
         Ok(Self(fd.into()))
     }
 
-    /// Makes a veth pair: one end here, the other in `peer_namespace` from its first moment.
+    /// Creates a veth pair: one end here, the other directly in `peer_namespace`.
     pub(crate) fn add_veth(
         &self,
         end: &VethEnd,
@@ -56,7 +56,7 @@ impl Socket {
         }))
     }
 
-    /// Keeps IPv6 from giving the interface a link-local address by itself, and with it from
+    /// Disables automatic IPv6 link-local addresses on the interface, and with them
     /// duplicate address detection and router solicitations.
     pub(crate) fn no_automatic_ipv6(&self, ifindex: u32) -> io::Result<()> {
         let message = Message::new(libc::RTM_NEWLINK, 0, &link_header(ifindex, 0));
@@ -89,7 +89,7 @@ impl Socket {
         )
     }
 
-    /// Adds the way to one address, by a neighbour.
+    /// Adds the route to one address, by a neighbour.
     pub(crate) fn add_route(&self, to: IpAddr, by: IpAddr, ifindex: u32) -> io::Result<()> {
         let octets = |address: IpAddr| match address {
             IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -110,12 +110,12 @@ impl Socket {
         )
     }
 
-    /// Sends one request and waits for the kernel's verdict.
+    /// Sends one request and waits for the kernel's acknowledgement.
     fn request(&self, message: Message) -> io::Result<()> {
         (&self.0).write_all(&message.finish())?;
         let mut answer = [0; 4096];
         let length = (&self.0).read(&mut answer)?;
-        // struct nlmsgerr: the verdict follows the header, 0 or a negative errno.
+        // struct nlmsgerr: the result follows the header, 0 or a negative errno.
         let kind = answer[..length].get(4..6).map(|b| u16::from_ne_bytes([b[0], b[1]]));
         let verdict = answer[..length].get(HEADER..HEADER + 4);
         match (kind, verdict) {
@@ -139,7 +139,7 @@ fn link_header(ifindex: u32, up: u32) -> [u8; 16] {
     header
 }
 
-/// A netlink message as it grows.
+/// A netlink message under construction.
 struct Message(Vec<u8>);
 
 impl Message {

@@ -1,4 +1,4 @@
-//! The two sides of a lab and what is fixed about each: names and addresses. Touches nothing.
+//! The two sides of a lab with their fixed names and addresses.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,10 +9,10 @@ pub const PREFIX_V4: u8 = 24;
 /// Prefix length of [`Side::ipv6`].
 pub const PREFIX_V6: u8 = 64;
 
-/// Which of the two hosts. Everything fixed about a host follows from it.
+/// One of the two hosts. Its fixed properties follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The host that asks.
+    /// The host that sends requests.
     Client,
     /// The host that answers.
     Server,

@@ -1,6 +1,6 @@
-//! Root for a user who is not: a user namespace around this process, where the system allows one.
+//! Root for an unprivileged user: a user namespace for this process, if the system allows it.
 //!
-//! Changes the calling process alone. Also words the refusal, because the lab's callers need the
+//! Changes only the calling process. Also words the error, because callers need the
 //! reason and the remedy, not an errno.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,18 +12,18 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::LabError;
 
-/// Gives a process without privileges the right to make labs, by moving it into a user namespace of
-/// its own where its user is root. Does nothing if it has CAP_SYS_ADMIN already.
+/// Gives an unprivileged process the right to make labs, by moving it into a user namespace
+/// in which its user is root. Does nothing if it has CAP_SYS_ADMIN already.
 ///
-/// Call it first thing in `main`: the kernel refuses a process that has started a second thread.
-/// The namespace maps a single user and group, so files of everybody else appear as `nobody`'s;
-/// files made keep their real owner. It ends with the process.
+/// Must be the first call in `main`: the kernel refuses a process that has started a second thread.
+/// The namespace maps a single user and group, so files of all others appear to belong to `nobody`;
+/// new files keep their real owner. It ends with the process.
 ///
 /// # Errors
-/// [`LabError::Unprivileged`] where the system forbids it, naming the sysctl and the remedy; the
-/// process is then as able to do everything else as before.
+/// [`LabError::Unprivileged`] if the system forbids it, with the sysctl and the remedy; the
+/// process is then unchanged.
 pub fn enter_user_namespace() -> Result<(), LabError> {
-    // Not probed by a thread that tries: its remains may still count when unshare looks for
+    // Not probed on another thread: its remains may still be there when unshare counts
     // threads.
     if Caps::current()?.has(Capability::SysAdmin) {
         return Ok(());
@@ -32,7 +32,7 @@ pub fn enter_user_namespace() -> Result<(), LabError> {
     // SAFETY: the descriptor table stays shared, and the kernel refuses a process with a second
     // thread.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.map_err(refusal)?;
-    // An unprivileged writer must give up setgroups(2) before it may map its group:
+    // An unprivileged process must disable setgroups(2) before it may map its group:
     // user_namespaces(7), "Interaction with system calls that change process UIDs or GIDs".
     fs::write("/proc/self/setgroups", "deny")
         .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
@@ -44,13 +44,13 @@ pub fn enter_user_namespace() -> Result<(), LabError> {
 
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is root of a user namespace because [`enter_user_namespace`] has made it so. Of what it takes
-/// root of the machine for (BPF, AF_XDP) the reason is then that, whatever capabilities it has.
+/// Whether this process is root of a user namespace because of [`enter_user_namespace`]. If so, that is why it lacks
+/// what needs root of the machine (BPF, AF_XDP), whatever capabilities it has.
 pub fn in_own_user_namespace() -> bool {
     ENTERED.load(Ordering::Relaxed)
 }
 
-/// Words a failed `unshare(2)` or mapping: what stands in the way, and the remedy.
+/// The error of a failed `unshare(2)` or mapping: the cause and the remedy.
 pub(crate) fn refusal(error: impl Into<io::Error>) -> LabError {
     let sysctl = |name: &str| fs::read_to_string(format!("/proc/sys/{name}")).ok();
     let (cause, remedy) = explain(error.into().raw_os_error(), sysctl);
@@ -72,7 +72,7 @@ fn explain(errno: Option<i32>, sysctl: impl Fn(&str) -> Option<String>) -> (Stri
     let bans = [
         ("kernel.unprivileged_userns_clone", "0", "1"),
         ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
-        // Not given a user namespace for want of this one, a process later meets EPERM.
+        // If this sysctl denies user namespaces, the process gets EPERM.
         limits[0],
     ];
     let said = |cause: &str, remedy: &str| (cause.into(), remedy.into());
@@ -84,13 +84,13 @@ fn explain(errno: Option<i32>, sysctl: impl Fn(&str) -> Option<String>) -> (Stri
             )
         }),
         Some(libc::EINVAL) => said(
-            "a user namespace wants a process with one thread and a kernel with CONFIG_USER_NS",
+            "a user namespace needs a process with one thread and a kernel with CONFIG_USER_NS",
             "run with sudo",
         ),
         _ => first(&bans).unwrap_or_else(|| {
             said(
                 "CAP_SYS_ADMIN is missing, and no user namespace gives it",
-                "run with sudo; a container wants --cap-add SYS_ADMIN --cap-add NET_ADMIN",
+                "run with sudo; a container needs --cap-add SYS_ADMIN --cap-add NET_ADMIN",
             )
         }),
     }
@@ -100,13 +100,13 @@ fn explain(errno: Option<i32>, sysctl: impl Fn(&str) -> Option<String>) -> (Stri
 mod tests {
     use super::explain;
 
-    /// A machine on which one sysctl has a value and no other exists.
+    /// A machine on which only one sysctl exists, with this value.
     fn with<'a>(name: &'a str, value: &'a str) -> impl Fn(&str) -> Option<String> + 'a {
         move |asked| (asked == name).then(|| format!("{value}\n"))
     }
 
     #[test]
-    fn the_sysctl_in_the_way_is_named_with_its_remedy() {
+    fn the_sysctl_that_forbids_it_is_named_with_its_remedy() {
         for (errno, file, value, remedy) in [
             (
                 libc::EPERM,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sysctl_that_allows_it_is_not_blamed() {
+    fn a_sysctl_that_allows_it_is_not_named() {
         let (cause, _) = explain(Some(libc::EPERM), with("kernel/unprivileged_userns_clone", "1"));
         assert!(cause.contains("CAP_SYS_ADMIN"), "{cause}");
     }

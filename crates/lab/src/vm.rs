@@ -1,11 +1,11 @@
-//! A small virtual machine with real drivers, for tests of what no veth has: interrupts and their
+//! A small virtual machine with real drivers, for tests of what veth lacks: interrupts and their
 //! affinity, coalescing, channels, NUMA nodes, an older kernel.
 //!
 //! QEMU emulates it in software: two NUMA nodes with two CPUs each and frequency governors, an Intel
 //! 82574L on the second node (`intel0`, driver e1000e), a virtio-net with two queue pairs (`virtio0`),
-//! each with a TAP at its other end in a network namespace of its own, and a vmxnet3 with no cable
-//! (`vmxnet30`). A Debian kernel boots a file system in memory that holds busybox and the programs
-//! given. Timings in there mean nothing.
+//! each connected to a TAP in a network namespace of its own, and a vmxnet3 that is not connected
+//! (`vmxnet30`). A Debian kernel boots an initramfs with busybox and the given programs.
+//! Its timings are meaningless.
 //!
 //! ```no_run
 //! use busypoll_lab::vm::Machine;
@@ -17,7 +17,7 @@
 //!
 //! It needs root (for the namespace and its TAPs), `qemu-system-x86_64`, `busybox`, `strip`, `ldd`,
 //! and the kernel that `.ci/vm-kernel` fetches: see [`needs_vm!`](crate::needs_vm). The machine ends
-//! with the process that made it, whatever ended that.
+//! with the process that started it, however that ends.
 
 mod channel;
 mod cpio;
@@ -28,7 +28,7 @@ mod machine;
 pub use channel::Ran;
 pub use machine::{Machine, MachineBuilder};
 
-/// Leaves the test like [`needs_root!`](crate::needs_root) unless a [`Machine`] can be booted here.
+/// Skips the test like [`needs_root!`](crate::needs_root) unless a [`Machine`] can be booted here.
 #[macro_export]
 macro_rules! needs_vm {
     () => {

@@ -1,4 +1,4 @@
-//! The lab on real kernel objects: what it makes, what it leaves alone, what is left of it.
+//! The lab on real kernel objects: what it creates, what it does not touch, and that nothing remains.
 
 use std::collections::HashSet;
 use std::fs;
@@ -27,7 +27,7 @@ fn identity(path: &str) -> u64 {
     fs::metadata(path).unwrap().ino()
 }
 
-/// Whether any process on the machine still lives in, or holds, the network namespace.
+/// Whether any process on the machine is still in the network namespace, or holds it.
 fn is_held(namespace: u64) -> bool {
     let link = format!("net:[{namespace}]");
     let points_there = |path: std::path::PathBuf| {
@@ -79,7 +79,7 @@ fn the_hosts_ping_each_other_and_the_machine_sees_no_interface() {
 }
 
 #[test]
-fn a_napi_context_takes_the_packets_only_with_gro_on_and_tso_off() {
+fn packets_pass_a_napi_context_only_with_gro_on_and_tso_off() {
     needs_root!();
     for (gro, tso, expected) in [(true, false, true), (false, false, false), (true, true, false)] {
         let lab = Lab::builder().gro(gro).tso(tso).build().unwrap();
@@ -98,7 +98,7 @@ fn a_napi_context_takes_the_packets_only_with_gro_on_and_tso_off() {
 }
 
 #[test]
-fn queues_mtu_index_and_mac_are_as_asked_and_as_told() {
+fn queues_mtu_index_and_mac_are_as_requested_and_reported() {
     needs_root!();
     let lab = Lab::builder().queues(3).mtu(9000).build().unwrap();
     for side in Side::BOTH {
@@ -112,7 +112,7 @@ fn queues_mtu_index_and_mac_are_as_asked_and_as_told() {
 }
 
 #[test]
-fn code_enters_a_host_on_its_own_thread_and_cpu() {
+fn code_runs_in_a_host_on_its_own_thread_and_cpu() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let here = identity("/proc/thread-self/ns/net");
@@ -154,7 +154,7 @@ fn settings_out_of_range_are_refused_with_a_remedy() {
 }
 
 #[test]
-fn a_lab_is_made_within_a_second() {
+fn a_lab_is_ready_within_a_second() {
     needs_root!();
     let made = (0..5).map(|_| {
         let start = Instant::now();
@@ -166,10 +166,10 @@ fn a_lab_is_made_within_a_second() {
 }
 
 #[test]
-fn the_first_packet_gets_through() {
+fn the_first_packet_is_not_lost() {
     needs_root!();
-    // One that is lost comes a second later, when ARP or ND asks again. A third were lost before the
-    // lab waited for its interfaces; a machine that stalls may delay one or two.
+    // If it is lost, another comes a second later, when ARP or ND tries again. A third were lost before the
+    // lab waited for its interfaces; on a machine that stalls one or two may be late.
     let is_late = |address_of: fn(Side) -> IpAddr, from: Side| {
         let lab = Lab::builder().build().unwrap();
         let bind = |side, port| UdpSocket::bind((address_of(side), port)).unwrap();
@@ -188,14 +188,14 @@ fn the_first_packet_gets_through() {
 }
 
 #[test]
-fn a_panic_inside_comes_out() {
+fn a_panic_inside_is_passed_on() {
     needs_root!();
     let namespace = Lab::single().unwrap();
     let caught = std::panic::catch_unwind(|| namespace.enter(|| panic!("from inside")));
     assert_eq!(*caught.unwrap_err().downcast::<&str>().unwrap(), "from inside");
 }
 
-/// Not a test of its own: the process the next test kills.
+/// Not a test: the process that the next test kills.
 #[test]
 fn holder() {
     if std::env::var_os("BUSYPOLL_LAB_TEST_HOLDER").is_none() {
@@ -210,7 +210,7 @@ fn holder() {
 }
 
 #[test]
-fn kill_9_leaves_nothing() {
+fn after_kill_9_nothing_remains() {
     needs_root!();
     let names = || fs::read_dir("/run/netns").into_iter().flatten().count();
     let (before, named_before) = (links(), names());
@@ -227,6 +227,6 @@ fn kill_9_leaves_nothing() {
     assert_eq!(before, links());
     holder.kill().unwrap();
     assert_eq!(holder.wait().unwrap().signal(), Some(libc::SIGKILL));
-    wait_until("somebody holds the namespaces", || !held.iter().any(|id| is_held(*id)));
+    wait_until("a process still holds the namespaces", || !held.iter().any(|id| is_held(*id)));
     assert_eq!((before, named_before), (links(), names()));
 }

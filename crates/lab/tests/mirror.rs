@@ -1,4 +1,4 @@
-//! The mirror: a host that talks to it talks to itself, over the wire.
+//! The mirror: a host that sends to it talks to itself, over the link.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,7 +19,7 @@ fn came(host: &LabHost) -> u64 {
 }
 
 #[test]
-fn tcp_between_two_sockets_of_a_host_goes_over_the_wire() {
+fn tcp_between_two_sockets_of_a_host_crosses_the_link() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let mirror = lab.mirror().unwrap();
@@ -50,7 +50,7 @@ fn tcp_between_two_sockets_of_a_host_goes_over_the_wire() {
 }
 
 #[test]
-fn a_port_that_nobody_has_is_refused() {
+fn a_port_without_a_socket_is_refused() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let mirror = lab.mirror().unwrap();
@@ -70,7 +70,7 @@ fn a_port_that_nobody_has_is_refused() {
 }
 
 #[test]
-fn the_server_is_still_a_host() {
+fn the_server_still_answers_on_its_own_address() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let _mirror = lab.mirror().unwrap();

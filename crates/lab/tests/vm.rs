@@ -1,4 +1,4 @@
-//! The test machine is what its documentation says: real drivers, two nodes, commands, power cuts.
+//! The test machine has what its documentation says: real drivers, two nodes, commands, power cuts.
 
 use busypoll_lab::{needs, needs_vm, vm::Machine};
 

@@ -16,17 +16,17 @@ pub struct PolicyArgs {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Command {
-    /// Reads a policy file and says in words what it means
+    /// Reads a policy file and explains it in words
     Check {
         /// The file
         file: PathBuf,
     },
 }
 
-/// Explains the file on `out`; inside, what that said.
+/// Explains the file on `out`; the inner result is that of writing.
 ///
 /// # Errors
-/// One line with the file, the line in it and what would do.
+/// One line with the file, the line in it and the correction.
 pub fn run_policy(args: &PolicyArgs, out: &mut impl Write) -> Result<io::Result<()>, FileError> {
     let Command::Check { file } = &args.command;
     Ok(out.write_all(Policy::read(file)?.explain().as_bytes()))

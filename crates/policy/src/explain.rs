@@ -1,4 +1,4 @@
-//! A policy, told back in words.
+//! Explains a policy in words.
 
 use std::fmt::{Display, Write};
 use std::time::Duration;
@@ -9,20 +9,20 @@ use crate::settings::{BUSY_POLL_BUDGET, PREFER_BUSY_POLL, Plane, Receive, Settin
 use crate::units::show;
 
 impl Policy {
-    /// What the policy means, rule by rule, and what of it can have no effect.
+    /// The meaning of the policy, rule by rule, with notes on settings that have no effect.
     #[must_use]
     pub fn explain(&self) -> String {
         let mut out = String::new();
         match self.rules.len() {
             0 => out.push_str("No rules: all sockets are treated alike.\n"),
-            1 => out.push_str("One rule; sockets it does not fit have the defaults.\n"),
+            1 => out.push_str("One rule; sockets that do not match it have the defaults.\n"),
             n => {
-                let _ = writeln!(out, "{n} rules; the first that fits a socket decides.");
+                let _ = writeln!(out, "{n} rules; the first that matches a socket applies.");
             }
         }
         for (index, rule) in self.rules.iter().enumerate() {
             let at = if rule.line > 0 { format!(" (line {})", rule.line) } else { String::new() };
-            let _ = writeln!(out, "\nRule {}{at}: {}", index + 1, whom(&rule.sockets));
+            let _ = writeln!(out, "\nRule {}{at}: {}", index + 1, describe_match(&rule.sockets));
             let settings = rule.change.apply(self.defaults);
             describe(&mut out, settings);
             for note in self.notes(index, rule) {
@@ -57,19 +57,22 @@ impl Policy {
         let mut notes = setting_notes(settings, rule.change.aggressive_receive_delay.is_some());
         let earlier = self.rules.iter().take(index).position(|r| covers(&r.sockets, &rule.sockets));
         if let Some(earlier) = earlier {
-            notes.push(format!("never reached: rule {} fits whatever this one fits", earlier + 1));
+            notes.push(format!(
+                "never reached: rule {} matches every socket that this one matches",
+                earlier + 1
+            ));
         }
         if rule.sockets.by_remote() {
-            notes.push("the peer is known once a socket is connected, and not before".to_owned());
+            notes.push("the peer is known only once a socket is connected".to_owned());
         }
         if rule.change.plane == Some(Plane::Stack) && rule.sockets.by_remote() {
-            notes.push("a connecting socket is asked for its plane with its peer known".to_owned());
+            notes.push("the plane of a connecting socket is chosen with its peer known".to_owned());
         }
         notes
     }
 }
 
-/// What of the settings can have no effect, or needs something.
+/// Notes on settings that have no effect, or that need a privilege.
 fn setting_notes(settings: Settings, delay_given: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if settings.plane == Plane::Off {
@@ -81,7 +84,7 @@ fn setting_notes(settings: Settings, delay_given: bool) -> Vec<String> {
         (settings.busy_poll_budget > 0, BUSY_POLL_BUDGET),
     ] {
         if given && !polls {
-            notes.push(format!("{key} has no effect where no wait polls"));
+            notes.push(format!("{key} has no effect if no wait polls"));
         }
     }
     if delay_given && settings.receive != Receive::Aggressive {
@@ -98,13 +101,13 @@ fn setting_notes(settings: Settings, delay_given: bool) -> Vec<String> {
     }
     if settings.prefers_on(Plane::Kernel) {
         notes.push(
-            "on a socket prefer_busy_poll needs CAP_NET_ADMIN, on an epoll instance nothing"
+            "prefer_busy_poll needs CAP_NET_ADMIN on a socket, and nothing on an epoll instance"
                 .to_owned(),
         );
     }
     if settings.plane == Plane::Kernel && polls && settings.busy_poll_budget > 0 {
         notes.push(
-            "a budget needs CAP_NET_ADMIN on a socket, and on an epoll instance above 64"
+            "a budget needs CAP_NET_ADMIN on a socket, and on an epoll instance if it is above 64"
                 .to_owned(),
         );
     }
@@ -116,8 +119,8 @@ fn polls(settings: Settings) -> bool {
     settings.micros_on(settings.plane) > 0
 }
 
-/// Whom a rule is for.
-fn whom(m: &Match) -> String {
+/// The sockets that a rule is for.
+fn describe_match(m: &Match) -> String {
     let mut out = match m.protocol {
         Some(Protocol::Tcp) => "TCP sockets".to_owned(),
         Some(Protocol::Udp) => "UDP sockets".to_owned(),
@@ -159,7 +162,7 @@ fn describe(out: &mut String, s: Settings) {
         Plane::Kernel => "run by the kernel",
         Plane::Stack => "run by the stack in user space",
         Plane::Off => {
-            out.push_str("    are left as the program made them.\n");
+            out.push_str("    are left unchanged.\n");
             return;
         }
     };
@@ -186,7 +189,7 @@ fn describe(out: &mut String, s: Settings) {
     }
 }
 
-/// Whether `wide` fits every socket that `narrow` fits, as far as a look at the lists tells.
+/// Whether `wide` matches every socket that `narrow` matches, as far as comparing the lists shows.
 fn covers(wide: &Match, narrow: &Match) -> bool {
     fn list<T: PartialEq>(wide: &[T], narrow: &[T]) -> bool {
         wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(|item| wide.contains(item)))
@@ -231,7 +234,7 @@ mod tests {
              more, then sleeps.",
             "Rule 2 (line 11): sockets of every program connected to 10.0.0.0/8",
             "a receiver sleeps until the interrupt.",
-            "note: the peer is known once",
+            "note: the peer is known only once",
             "All other sockets\n    are run by the kernel; a receiver polls the queue for 100us, then sleeps.",
             "At most 2 threads spin",
         ] {
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_said() {
+    fn settings_without_effect_are_named() {
         for (policy, wanted) in [
             ("aggressive_receive_delay = '2ms'", "no effect without receive"),
             ("prefer_busy_poll = true", "CAP_NET_ADMIN"),

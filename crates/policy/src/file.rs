@@ -16,13 +16,13 @@ use crate::text::nearest;
 const RULE: &str = "rule";
 const MAX_SPINNING_THREADS: &str = "max_spinning_threads";
 
-/// What is wrong with the text of a policy, and in which line.
+/// A mistake in the text of a policy, with its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct Mistake {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong, and what would do.
+    /// What is wrong, and what would be right.
     pub what: String,
 }
 
@@ -37,7 +37,7 @@ pub enum FileError {
         /// The system's answer.
         source: io::Error,
     },
-    /// It says something that cannot be meant.
+    /// It contains a mistake.
     #[error("policy {}:{}: {}", path.display(), mistake.line, mistake.what)]
     Wrong {
         /// The file.
@@ -51,15 +51,15 @@ impl Policy {
     /// Reads a policy file.
     ///
     /// # Errors
-    /// One line with the file, the line in it and what would do.
+    /// One line with the file, the line in it and the correction.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         Self::read_over(path, Settings::default())
     }
 
-    /// As [`read`](Policy::read), with `defaults` in place of what the file leaves out.
+    /// As [`read`](Policy::read), with `defaults` for what the file leaves out.
     ///
     /// # Errors
-    /// As it.
+    /// As [`read`](Policy::read).
     pub fn read_over(path: &Path, defaults: Settings) -> Result<Self, FileError> {
         let unreadable = |source| FileError::Unreadable { path: path.to_owned(), source };
         let text = small::read(path, "policy").map_err(unreadable)?;
@@ -111,7 +111,7 @@ struct Reader<'t> {
 type Entry<'a, 't> = (&'a Spanned<std::borrow::Cow<'t, str>>, &'a Spanned<DeValue<'t>>);
 
 impl Reader<'_> {
-    /// In the order of the file, so that the first mistake is the one that is told.
+    /// In the order of the file, so that the first mistake is the one reported.
     fn entries<'a, 't>(&self, table: &'a DeTable<'t>) -> Vec<Entry<'a, 't>> {
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
@@ -147,7 +147,7 @@ impl Reader<'_> {
         Ok(rules)
     }
 
-    /// Hands the value, or each value of a list, to `set`; false if `set` does not know the name.
+    /// Passes the value, or each value of a list, to `set`; false if `set` does not know the name.
     fn set(
         &self,
         name: &str,
@@ -187,7 +187,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A name nobody knows, with the nearest that somebody does.
+    /// An unknown name, with the nearest known one.
     fn unknown(&self, at: &Range<usize>, name: &str, elsewhere: bool, known: &[&str]) -> Mistake {
         let hint = match nearest(name, known.iter().copied()) {
             _ if elsewhere && name == MAX_SPINNING_THREADS => {
@@ -210,7 +210,7 @@ impl Reader<'_> {
     }
 }
 
-/// A value that is no list and no table, as text.
+/// A value that is neither a list nor a table, as text.
 fn scalar(value: &DeValue<'_>) -> Result<String, &'static str> {
     match value {
         DeValue::String(text) => Ok(text.to_string()),
@@ -218,7 +218,7 @@ fn scalar(value: &DeValue<'_>) -> Result<String, &'static str> {
         DeValue::Integer(_) => Err("write the number in decimal"),
         DeValue::Float(number) => Ok(number.as_str().to_owned()),
         DeValue::Boolean(on) => Ok(on.to_string()),
-        DeValue::Array(values) if values.is_empty() => Err("an empty list fits nothing"),
+        DeValue::Array(values) if values.is_empty() => Err("an empty list matches nothing"),
         DeValue::Array(_) => Err("one value is meant, not a list"),
         DeValue::Table(_) => Err("a value is meant, not a table"),
         DeValue::Datetime(_) => Err("a date is no value here"),

@@ -1,4 +1,4 @@
-//! Policy files as people write them, right and wrong.
+//! Policy files as users write them, right and wrong.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ use crate::names::Names;
 use crate::settings::{Plane, Receive};
 
 #[test]
-fn every_key_is_read() {
+fn every_key_is_read_and_matched() {
     let policy = Policy::parse(
         r#"
 plane = "stack"
@@ -68,7 +68,7 @@ aggressive_receive_delay = 1.5e3
 }
 
 #[test]
-fn the_first_rule_that_fits_decides_and_the_rest_comes_from_the_defaults() {
+fn the_first_matching_rule_applies_and_the_rest_comes_from_the_defaults() {
     let policy = Policy::parse(
         "prefer_busy_poll = true\n[[rule]]\nlocal_port = 7\nbusy_poll = 1\n[[rule]]\nbusy_poll = 2",
     )
@@ -83,7 +83,7 @@ fn the_first_rule_that_fits_decides_and_the_rest_comes_from_the_defaults() {
 }
 
 #[test]
-fn prefixes_cut_where_they_say() {
+fn a_prefix_matches_its_leading_bits() {
     for (net, inside, outside) in [
         ("10.1.2.3/0", "255.255.255.255", "::1"),
         ("10.1.2.3/9", "10.127.0.0", "10.128.0.0"),
@@ -104,7 +104,7 @@ fn prefixes_cut_where_they_say() {
 }
 
 #[test]
-fn mistakes_are_named_with_their_line_and_what_would_do() {
+fn mistakes_are_reported_with_their_line_and_correction() {
     for (text, line, wanted) in [
         ("\nbusypoll = 50", 2, "'busypoll' is unknown; did you mean 'busy_poll'?"),
         ("prefer-busy-poll = true", 1, "did you mean 'prefer_busy_poll'?"),
@@ -154,7 +154,7 @@ fn mistakes_are_named_with_their_line_and_what_would_do() {
 }
 
 #[test]
-fn a_program_is_known_by_either_of_its_names() {
+fn a_program_matches_by_either_of_its_names() {
     let fits = |pattern: &str, called: &str| {
         let policy = Policy::parse(&format!("[[rule]]\nprogram='{pattern}'\nplane='off'")).unwrap();
         let names = Names { called: called.into(), ..Names::of("/usr/bin/redis-check-rdb") };
@@ -167,19 +167,19 @@ fn a_program_is_known_by_either_of_its_names() {
     }
     assert!(!fits("redis", "/usr/bin/redis-server"));
     assert!(!fits("redis-server", "/usr/bin/redis-sentinel"));
-    // Of what is not known nothing fits.
+    // An unknown name matches no pattern.
     assert!(!fits("redis-server", "") && fits("redis-check-rdb", ""));
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn an_unreadable_file_is_named_in_the_error() {
     let error = Policy::read("/nonexistent/policy.toml".as_ref()).unwrap_err().to_string();
     assert!(error.starts_with("policy /nonexistent/policy.toml: No such file"), "{error}");
 }
 
-/// Of neither does the system tell the size.
+/// The system reports no size for either of them.
 #[test]
-fn a_pipe_is_read_to_its_end_and_a_device_without_end_is_not() {
+fn a_pipe_is_read_to_its_end_and_an_endless_device_is_refused() {
     let (reader, mut writer) = io::pipe().unwrap();
     let path = format!("/dev/fd/{}", reader.as_raw_fd());
     writer.write_all(b"busy_poll = 70").unwrap();

@@ -1,9 +1,9 @@
-//! What `busypoll run` has resolved for a program, in the one environment variable that survives
-//! fork, exec and daemon.
+//! The settings that `busypoll run` has resolved for a program, in one environment variable, which survives
+//! fork, exec and daemon(3).
 //!
 //! The form is one line of `name=value` separated by `;`; a bare `rule` begins a rule, and the
-//! settings of the policy file keep their names. What could be taken for punctuation is written
-//! `%XX`. It is read once in every process of a run, at its start, so it needs no general parser.
+//! settings have their names from the policy file. Characters with a meaning in this form are written
+//! `%XX`. Every process of a run reads it once at its start.
 
 use std::env;
 use std::fmt::Write;
@@ -11,13 +11,13 @@ use std::fmt::Write;
 use crate::rules::{Policy, Rule};
 use crate::settings::{Change, Settings, word};
 
-/// What may be traded for speed.
+/// Which semantics may be traded for speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// Nothing: every call means what it means without us.
+    /// None: every call behaves as it does without busypoll.
     #[default]
     Safe,
-    /// What [`Profile::trades`] lists.
+    /// Those that [`Profile::trades`] lists.
     Latency,
 }
 
@@ -25,7 +25,7 @@ impl Profile {
     const WORDS: [(&'static str, Self); 2] =
         [("safe", Profile::Safe), ("latency", Profile::Latency)];
 
-    /// As it is written.
+    /// Its name.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Profile {
         }
     }
 
-    /// What it makes of the defaults that a policy file or an option has not set itself.
+    /// Its values for the defaults that neither a policy file nor an option has set.
     #[must_use]
     pub fn defaults(self) -> Settings {
         match self {
@@ -45,7 +45,7 @@ impl Profile {
         }
     }
 
-    /// What `settings`, which may have come of it, trade; a line each.
+    /// What `settings` trade for speed, as far as they come from this profile; one line each.
     #[must_use]
     pub fn trades(self, settings: &Settings) -> Vec<String> {
         let mut lines = Vec::new();
@@ -72,42 +72,42 @@ impl Profile {
     /// Reads [`Profile::word`].
     ///
     /// # Errors
-    /// One line with the words there are.
+    /// One line with the allowed words.
     pub fn parse(text: &str) -> Result<Self, String> {
         word(text, &Self::WORDS)
     }
 }
 
-/// Everything a process of a run must know.
+/// The settings that every process of a run needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
-    /// The policy; `--plane`, `--busy-poll` and their like are in its defaults.
+    /// The policy; options such as `--plane` and `--busy-poll` are in its defaults.
     pub policy: Policy,
     /// The interface of the stack plane.
     pub dev: Option<String>,
-    /// What may be traded for speed.
+    /// Which semantics may be traded for speed.
     pub profile: Profile,
-    /// Refuse to start rather than go without acceleration.
+    /// Refuse to start without acceleration.
     pub strict: bool,
-    /// Steer packets past the firewall's rules.
+    /// Steer packets around the firewall's rules.
     pub bypass_firewall: bool,
     /// The abstract unix socket of the guard.
     pub guard: Option<String>,
     /// The path of the memory that the processes of the run share, such as `/proc/PID/fd/N`.
     pub shared: Option<String>,
-    /// The path of the `busypoll` command, by which children go that no library sees. None where there is no need:
-    /// the supervisor of the program has them, too.
+    /// The path of the `busypoll` command, which starts children that the library cannot be preloaded into. None if it
+    /// is not needed, as the program's supervisor handles such children.
     pub command: Option<String>,
 }
 
-/// Told first, so that a library of another version leaves the rest alone.
+/// The first field: a library of another version ignores the rest.
 const VERSION: &str = "1";
 
-/// The name of a mapping that every process of the run with this guard has: it stands in /proc/PID/maps also where a
-/// program has written over its environment, as nginx and Redis do to give themselves a title.
+/// The name of a mapping that every process of the run with this guard has: it is visible in /proc/PID/maps even if a
+/// program has overwritten its environment, as nginx and Redis do to set their process title.
 #[must_use]
 pub fn mark(guard: &str) -> &str {
-    // Not the word behind it, which shows who is of the run.
+    // Without the secret after the slash, which proves membership in the run.
     guard.rsplit_once('/').map_or(guard, |(name, _)| name)
 }
 
@@ -115,7 +115,7 @@ impl Launch {
     /// The name of the environment variable.
     pub const ENV: &str = "BUSYPOLL_RUN";
 
-    /// The text for the variable. It holds no NUL, no line break and no blank.
+    /// The text for the variable. It contains no NUL, line break or blank.
     #[must_use]
     pub fn to_env(&self) -> String {
         let mut out = VERSION.to_owned();
@@ -148,10 +148,10 @@ impl Launch {
         out
     }
 
-    /// Reads what [`Launch::to_env`] wrote; any other text is an error, none a panic.
+    /// Reads the text that [`Launch::to_env`] wrote. Any other text is an error, never a panic.
     ///
     /// # Errors
-    /// One line that names the part which is wrong.
+    /// One line that names the wrong part.
     pub fn from_env(text: &str) -> Result<Self, String> {
         let mut parts = text.split(';');
         let version = parts.next().unwrap_or_default();
@@ -231,7 +231,7 @@ fn put(out: &mut String, name: &str, value: &str) {
     }
 }
 
-/// `None` for an escape that is none, or bytes that are no text.
+/// `None` for an invalid escape, or bytes that are not UTF-8.
 fn unescape(text: &str) -> Option<String> {
     if !text.contains('%') {
         return Some(text.to_owned());

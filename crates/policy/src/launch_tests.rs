@@ -1,4 +1,4 @@
-//! The form for the environment: what goes in comes out, and no text makes the reader panic.
+//! The environment form: values survive the conversion, and no text makes the reader panic.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -32,7 +32,7 @@ fn change() -> impl Strategy<Value = Change> {
         })
 }
 
-/// A rule whose lists are read from what a user could have typed.
+/// A rule whose lists are parsed from text that a user could have typed.
 fn rule() -> impl Strategy<Value = Rule> {
     let typed = (
         vec("[^/\0]{1,9}|/[^\0]{0,9}", 0..3),
@@ -83,20 +83,20 @@ fn launch() -> impl Strategy<Value = Launch> {
 
 proptest! {
     #[test]
-    fn what_goes_in_comes_out(launch in launch()) {
+    fn settings_survive_the_environment_form(launch in launch()) {
         let text = launch.to_env();
         prop_assert!(text.bytes().all(|b| (0x21..0x7f).contains(&b)), "{}", text);
         prop_assert_eq!(Launch::from_env(&text), Ok(launch));
     }
 
     #[test]
-    fn no_text_is_too_strange(text in ".{0,80}") {
+    fn arbitrary_text_does_not_panic(text in ".{0,80}") {
         let _ = Launch::from_env(&text);
         let _ = Launch::from_env(&format!("1;{text}"));
     }
 
     #[test]
-    fn no_damage_is_too_strange(launch in launch(), at in any::<usize>(), with in any::<char>()) {
+    fn damaged_text_does_not_panic(launch in launch(), at in any::<usize>(), with in any::<char>()) {
         let mut text: Vec<char> = launch.to_env().chars().collect();
         let at = at % text.len();
         text[at] = with;
@@ -134,7 +134,7 @@ fn another_version_and_unknown_names_are_refused() {
 }
 
 #[test]
-fn what_the_latency_profile_trades_is_said_and_can_be_had_back() {
+fn the_latency_profiles_trades_are_listed_and_can_be_overridden() {
     let (safe, latency) = (Profile::Safe, Profile::Latency);
     assert_eq!(safe.trades(&safe.defaults()), Vec::<String>::new());
     assert_eq!(latency.trades(&latency.defaults()).len(), 2);

@@ -1,8 +1,8 @@
 //! Which programs and sockets busy poll, and how: the policy file, and its compact form in the
 //! environment of a program that runs under it.
 //!
-//! Touches nothing but the one file it is asked to read. The way from [`Launch::from_env`] to
-//! [`Policy::for_socket`] is walked inside other people's programs: it never panics, and
+//! Touches only the file it is asked to read. The code from [`Launch::from_env`] to
+//! [`Policy::for_socket`] runs inside other programs: it never panics, and
 //! `for_socket` neither allocates nor locks.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! Which sockets a rule is for: program, protocol, addresses and ports.
+//! The sockets that a rule is for: program, protocol, addresses and ports.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As it is written.
+    /// Its name in the policy file.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -123,11 +123,11 @@ impl fmt::Display for Ports {
     }
 }
 
-/// Which sockets a rule is for: those that fit every list that is not empty.
+/// The sockets that a rule is for: those that match every list that is not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// Names or paths of executables, with `*` and `?`. One with a `/` is held against the whole
-    /// path, any other against its last part.
+    /// Names or paths of executables, with `*` and `?`. A pattern with a `/` is compared with the whole
+    /// path, any other with its last part.
     pub program: Vec<String>,
     /// The protocol.
     pub protocol: Option<Protocol>,
@@ -148,13 +148,13 @@ pub(crate) const LOCAL_PORT: &str = "local_port";
 pub(crate) const REMOTE_ADDRESS: &str = "remote_address";
 pub(crate) const REMOTE_PORT: &str = "remote_port";
 
-/// The names of what a rule can match by.
+/// The keys of a rule's conditions.
 pub(crate) const MATCHES: [&str; 6] =
     [PROGRAM, PROTOCOL, LOCAL_ADDRESS, LOCAL_PORT, REMOTE_ADDRESS, REMOTE_PORT];
 
 impl Match {
     /// Whether the rule is for this socket. A socket that is not yet bound, or not connected, has
-    /// no such address, and no rule that asks for one fits it.
+    /// no such address and matches no rule that asks for one.
     #[must_use]
     pub fn fits(
         &self,
@@ -176,7 +176,7 @@ impl Match {
         self.program.is_empty() || self.program.iter().any(fits)
     }
 
-    /// Whether the rule asks for an address that a socket has only once it is bound or connected.
+    /// Whether the rule asks for an address, which a socket has only once it is bound or connected.
     #[must_use]
     pub fn by_address(&self) -> bool {
         !(self.local_address.is_empty() && self.local_port.is_empty() && !self.by_remote())
@@ -188,7 +188,7 @@ impl Match {
         !(self.remote_address.is_empty() && self.remote_port.is_empty())
     }
 
-    /// Adds one value to what is called `key`; `None` if nothing is.
+    /// Adds one value for `key`; `None` if there is no such key.
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Option<Result<(), String>> {
         fn into<T>(list: &mut Vec<T>, value: Result<T, String>) -> Result<(), String> {
             list.push(value?);
@@ -213,7 +213,7 @@ impl Match {
         Ok(())
     }
 
-    /// Calls `each` with every name and value, as [`Match::set`] reads them.
+    /// Calls `each` with every key and value, in the form that [`Match::set`] reads.
     pub(crate) fn each(&self, mut each: impl FnMut(&str, &str)) {
         self.program.iter().for_each(|program| each(PROGRAM, program));
         if let Some(protocol) = self.protocol {

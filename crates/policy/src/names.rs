@@ -1,4 +1,4 @@
-//! By which names rules know a program.
+//! The names by which rules match a program.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 use crate::text::glob;
 
-/// A program's names. Each may be empty: not known.
+/// A program's names. Each may be empty: unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// The file that the kernel runs, with links followed.
+    /// The file that the kernel runs, with symbolic links resolved.
     pub executable: PathBuf,
-    /// What it was started as: the same, a link to it, or the script that it reads.
+    /// The path it was started by: the same, a symbolic link to it, or the script that it interprets.
     pub called: PathBuf,
 }
 
 impl Names {
-    /// Of a program of which no other name is known.
+    /// For a program of which only the executable is known.
     pub fn of(executable: impl Into<PathBuf>) -> Self {
         Self { executable: executable.into(), called: PathBuf::new() }
     }
 
-    /// Whether `pattern` is for one of them: for the whole path if there is a slash in it, else for its last part.
+    /// Whether `pattern` matches one of them: the whole path if it contains a slash, else the last part.
     pub(crate) fn fit(&self, pattern: &str) -> bool {
         let fits = |path: &Path| {
             let whole = path.as_os_str().as_bytes();

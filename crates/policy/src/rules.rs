@@ -1,4 +1,4 @@
-//! The rules in their order, and what they say about one socket.
+//! The rules in their order, and the settings they give a socket.
 
 use std::net::SocketAddr;
 
@@ -6,23 +6,23 @@ use crate::matcher::{Match, Protocol};
 use crate::names::Names;
 use crate::settings::{Change, Settings};
 
-/// One rule: which sockets, and what is different for them.
+/// One rule: its sockets, and the settings it changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Which sockets.
+    /// Its sockets.
     pub sockets: Match,
-    /// What is different for them from [`Policy::defaults`].
+    /// The settings that differ from [`Policy::defaults`].
     pub change: Change,
-    /// The line of the file where the rule begins; 0 where it came from no file.
+    /// The line of the file where the rule begins; 0 without a file.
     pub line: usize,
 }
 
-/// A policy: the defaults, and rules of which the first that fits a socket decides.
+/// A policy: the defaults, and rules of which the first that matches a socket applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The settings of sockets no rule fits, and of what a rule leaves out.
+    /// The settings of sockets that match no rule, and of what a rule leaves out.
     pub defaults: Settings,
-    /// The rules, first one first.
+    /// The rules in their order.
     pub rules: Vec<Rule>,
     /// The greatest number of threads, of all runs of a user, that may spin at once; `None` = as many
     /// as there are CPUs for them.
@@ -30,7 +30,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The settings of one socket, by the names of its program and the addresses it has so far. Neither allocates nor locks: cheap enough to ask again after bind and connect.
+    /// The settings of one socket, by the names of its program and its current addresses. Neither allocates nor locks, so that it may be called again after bind and connect.
     #[must_use]
     pub fn for_socket(
         &self,
@@ -43,7 +43,7 @@ impl Policy {
         rule.map_or(self.defaults, |rule| rule.change.apply(self.defaults))
     }
 
-    /// The settings of what belongs to no single socket, such as an epoll instance: those of the
+    /// The settings of an object that is not a single socket, such as an epoll instance: those of the
     /// first rule that names this program and no address or protocol, else the defaults.
     #[must_use]
     pub fn for_program(&self, program: &Names) -> Settings {
@@ -56,14 +56,14 @@ impl Policy {
         rule.map_or(self.defaults, |rule| rule.change.apply(self.defaults))
     }
 
-    /// Whether it matters which program a socket is of.
+    /// Whether any rule depends on the program.
     #[must_use]
     pub fn names_programs(&self) -> bool {
         self.rules.iter().any(|rule| !rule.sockets.program.is_empty())
     }
 
-    /// Leaves out the rules that no socket of this program can fit, so that each socket is held
-    /// against fewer.
+    /// Removes the rules that no socket of this program can match, so that fewer must be compared
+    /// with each socket.
     #[must_use]
     pub fn narrowed_to(mut self, program: &Names) -> Self {
         self.rules.retain(|rule| rule.sockets.fits_program(program));

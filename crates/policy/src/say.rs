@@ -1,10 +1,10 @@
-//! What a command says beside its output.
+//! Messages of a command on standard error.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// One line on standard error. Whoever reads there may be gone, which is no reason to end: `eprintln!` would panic.
+/// Writes one line to standard error. Its reader may be gone, which must not end the process: `eprintln!` would panic.
 pub fn say(what: impl Display) {
-    // In one piece, as others write there, too.
+    // In one write, as other processes write to the same stream.
     let _ = io::stderr().write_all(format!("busypoll: {what}\n").as_bytes());
 }

@@ -1,22 +1,22 @@
-//! What a rule sets: the settings of one socket, under the names the policy file and the
-//! environment share.
+//! The settings of one socket, with the names that the policy file and the
+//! environment form share.
 
 use crate::text::nearest;
 use crate::units;
 
-/// Who runs the socket.
+/// Which stack serves the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Plane {
-    /// The kernel's own busy polling, switched on properly.
+    /// The kernel's, with its busy polling set up.
     #[default]
     Kernel,
-    /// Our stack in user space.
+    /// Ours, in user space.
     Stack,
-    /// Left as the program made it.
+    /// The kernel's, unchanged.
     Off,
 }
 
-/// How a receiver that finds nothing waits.
+/// How a receiver waits if nothing has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Receive {
     /// It sleeps until the interrupt; no busy polling.
@@ -31,7 +31,7 @@ pub enum Receive {
 /// The resolved settings of one socket. Times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Who runs it.
+    /// Which stack serves it.
     pub plane: Plane,
     /// How long a wait may poll before it sleeps, in microseconds; 0 = off.
     pub busy_poll: u32,
@@ -59,7 +59,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How long a wait polls, in microseconds: `busy_poll`, or 0 where it is not to poll at all.
+    /// How long a wait polls, in microseconds: `busy_poll`, or 0 if it must not poll.
     #[must_use]
     pub fn polls_for(&self) -> u32 {
         match (self.plane, self.receive) {
@@ -68,10 +68,10 @@ impl Settings {
         }
     }
 
-    /// How long a wait under `plane` is to poll, in microseconds; 0 where these are not for that plane.
+    /// How long a wait under `plane` polls, in microseconds; 0 if these settings are for another plane.
     ///
-    /// What an aggressive receiver polls more is part of the wait, as a loop of calls before it would see neither
-    /// signals nor whether another thread needs the CPU.
+    /// The additional time of an aggressive receiver is part of the wait: a loop of calls before the wait would notice
+    /// neither signals nor whether another thread needs the CPU.
     #[must_use]
     pub fn micros_on(&self, plane: Plane) -> u32 {
         let micros = match self.receive {
@@ -82,20 +82,20 @@ impl Settings {
         micros.min(i32::MAX.unsigned_abs())
     }
 
-    /// Whether the interrupt is to stay masked between polls under `plane`: not where no wait polls.
+    /// Whether the interrupt stays masked between polls under `plane`: only if waits poll.
     #[must_use]
     pub fn prefers_on(&self, plane: Plane) -> bool {
         self.prefer_busy_poll && self.micros_on(plane) > 0
     }
 
-    /// How long the kernel is to poll in a wait, in microseconds.
+    /// How long the kernel polls in a wait, in microseconds.
     #[must_use]
     pub fn kernel_micros(&self) -> u32 {
         self.micros_on(Plane::Kernel)
     }
 
-    /// The settings of an epoll instance that watches sockets with these and with `other`, under `plane`: the longest
-    /// poll, the largest budget, preferred if one of them is. Sockets that do not poll ask for nothing.
+    /// The settings of an epoll instance that watches sockets with these and with `other` settings, under `plane`: the
+    /// longest poll, the largest budget, preferred if either is. Settings that do not poll have no influence.
     #[must_use]
     pub fn joined(self, other: Settings, plane: Plane) -> Settings {
         match (self.micros_on(plane), other.micros_on(plane)) {
@@ -110,7 +110,7 @@ impl Settings {
     }
 }
 
-/// What a rule changes of the settings; `None` leaves the default.
+/// The settings that a rule changes; `None` leaves the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// [`Settings::plane`].
@@ -134,12 +134,12 @@ pub(crate) const BUSY_POLL_BUDGET: &str = "busy_poll_budget";
 pub(crate) const RECEIVE: &str = "receive";
 pub(crate) const AGGRESSIVE_RECEIVE_DELAY: &str = "aggressive_receive_delay";
 
-/// The names of the settings.
+/// The keys of the settings.
 pub(crate) const SETTINGS: [&str; 6] =
     [PLANE, BUSY_POLL, PREFER_BUSY_POLL, BUSY_POLL_BUDGET, RECEIVE, AGGRESSIVE_RECEIVE_DELAY];
 
 impl Change {
-    /// Sets what is called `key`; `None` if nothing is.
+    /// Sets the value of `key`; `None` if there is no such key.
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Option<Result<(), String>> {
         fn into<T>(field: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
             *field = Some(value?);
@@ -173,7 +173,7 @@ impl Change {
         }
     }
 
-    /// Calls `each` with the name and the value of what is set, as [`Change::set`] reads them.
+    /// Calls `each` with the key and the value of every setting that is set, in the form that [`Change::set`] reads.
     pub(crate) fn each(&self, mut each: impl FnMut(&str, &str)) {
         if let Some(plane) = self.plane {
             each(PLANE, plane.word());
@@ -213,7 +213,7 @@ impl Plane {
     const WORDS: [(&'static str, Self); 3] =
         [("kernel", Plane::Kernel), ("stack", Plane::Stack), ("off", Plane::Off)];
 
-    /// As it is written.
+    /// Its name in the policy file.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -231,7 +231,7 @@ impl Receive {
         ("aggressive", Receive::Aggressive),
     ];
 
-    /// As it is written.
+    /// Its name in the policy file.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -244,7 +244,7 @@ impl Receive {
 
 const YES_NO: [(&str, bool); 2] = [("true", true), ("false", false)];
 
-/// One of a few words.
+/// Parses one of a few words.
 pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
         return Ok(*value);

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The largest: far above any written by hand, and read before it is looked at.
+/// The largest size: far above any file written by hand; checked before the content is parsed.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads such a file, whatever `what` it is to be. The size that the system tells says nothing of a pipe, which is
-/// welcome (`<(...)`), and nothing of a device that never ends.
+/// Reads such a file; `what` is its kind. The size that the system reports is useless for a pipe, which is
+/// allowed (`<(...)`), and for a device that never ends.
 ///
 /// # Errors
 /// The system's, larger than 1 MiB, not UTF-8.

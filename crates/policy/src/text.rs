@@ -1,6 +1,6 @@
-//! Names a user types: patterns, and the nearest known one to a mistaken one.
+//! Names that a user types: patterns, and the nearest known name to a mistyped one.
 
-/// Shell-style match of a whole text with `*` and `?`; linear, by remembering the last star only.
+/// Shell-style match of a whole text with `*` and `?`. Linear, as only the last star is remembered.
 ///
 /// ```
 /// use busypoll_policy::text::glob;
@@ -34,11 +34,11 @@ pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
     pattern.iter().skip(p).all(|&c| c == b'*')
 }
 
-/// The edit distance in bytes: how many must be put in, taken out, changed, or swapped with the next.
+/// The edit distance in bytes: how many must be inserted, removed, changed, or swapped with the next.
 #[must_use]
 pub fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
-    // By how much of `b`, for as much of `a` as the loop has seen, and for one and two bytes less of it.
+    // Distances for prefixes of `b`, for the prefix of `a` so far, and for it without its last one and two bytes.
     let mut row: Vec<usize> = (0..=b.len()).collect();
     let (mut last, mut last_but_one) = (row.clone(), row.clone());
     for (i, ca) in a.iter().enumerate() {
@@ -57,8 +57,8 @@ pub fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The known name nearest to `name`, where one is near enough to have been meant: less than half
-/// of it differs, underscores and case not counted.
+/// The known name nearest to `name`, if it is near enough: less than half
+/// of it differs, not counting underscores and case.
 ///
 /// ```
 /// use busypoll_policy::text::nearest;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_near_is_offered() {
+    fn only_a_near_name_is_suggested() {
         let known = ["busy_poll", "busy_poll_budget", "plane", "receive"];
         for (typed, want) in [
             ("busy-poll", Some("busy_poll")),

@@ -1,4 +1,4 @@
-//! What a user types and reads: times, where a bare number is microseconds everywhere in the product, processes, counts.
+//! Values that a user types and reads: times, processes, counts. A bare number is a time in microseconds everywhere.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// ```
 ///
 /// # Errors
-/// One line that says what would do.
+/// One line that says what is allowed.
 pub fn time(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -37,7 +37,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
         return Err(no_time());
     }
-    // A day is longer than any run; the bound keeps every later conversion exact.
+    // A day is longer than any run; this limit makes every later conversion exact.
     let longer = || format!("'{text}' is longer than a day");
     let whole = if whole.is_empty() { Ok(0) } else { whole.parse() };
     let whole: u64 = whole.map_err(|_| longer())?;
@@ -50,12 +50,12 @@ pub fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// In nanoseconds.
+/// A day, in nanoseconds.
 const DAY: u64 = 86_400_000_000_000;
 
-/// The digits after the point of a number of units; none where that is no whole number of nanoseconds.
+/// The digits after the point of a number of units, in nanoseconds; none if that is not a whole number.
 fn nanos_of(fraction: &str, nanos_per: u128) -> Option<u128> {
-    // Of no unit do more digits make a whole number.
+    // With more digits no unit gives a whole number.
     const MOST: u32 = 13;
     let scale = 10u128.pow(u32::try_from(fraction.len()).ok().filter(|n| *n <= MOST)?);
     let digits: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
@@ -63,11 +63,11 @@ fn nanos_of(fraction: &str, nanos_per: u128) -> Option<u128> {
     nanos.is_multiple_of(scale).then_some(nanos / scale)
 }
 
-/// Reads a time that the kernel counts in whole microseconds: 0, or 1 us to `i32::MAX` us.
+/// Reads a time for the kernel in whole microseconds: 0, or 1 us to `i32::MAX` us.
 ///
 /// # Errors
-/// One line; also for a time between 0 and 1 us, which would otherwise turn into "off", and for one between two
-/// others, which would turn into the shorter.
+/// One line; also for a time between 0 and 1 us, which would otherwise become "off", and for one between two
+/// microseconds, which would become the shorter.
 pub fn micros(text: &str) -> Result<u32, String> {
     let time = time(text)?;
     let micros = time.as_micros();
@@ -89,7 +89,7 @@ pub fn micros(text: &str) -> Result<u32, String> {
 /// Reads the number of a process.
 ///
 /// # Errors
-/// One line that says where such numbers are found.
+/// One line that says how to find a PID.
 pub fn pid(text: &str) -> Result<u32, String> {
     match text.trim().parse() {
         Ok(pid @ 1..) => Ok(pid),
@@ -105,7 +105,7 @@ pub fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim().parse().map_err(|_| format!("'{text}' is not a whole number, or is out of range"))
 }
 
-/// A duration as a person writes it: `50us`, `10ms`, `1.5s`.
+/// A duration as a user would write it: `50us`, `10ms`, `1.5s`.
 #[must_use]
 pub fn show(d: Duration) -> String {
     let us = d.as_nanos() as f64 / 1e3;
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(time("1440m"), Ok(Duration::from_secs(86_400)));
         assert_eq!(time("2h"), Ok(Duration::from_secs(7_200)));
         assert_eq!(time(".5 h"), Ok(Duration::from_secs(1_800)));
-        // 2 to the power of -13: no more digits make a whole number of nanoseconds.
+        // 2 to the power of -13: more digits never make a whole number of nanoseconds.
         assert_eq!(time("0.0001220703125h"), Ok(Duration::from_nanos(439_453_125)));
         assert_eq!(time("24h"), Ok(Duration::from_secs(86_400)));
         for wrong in ["", "ms", "-5", "5d", "25h", "1.2.3s", "1e9", "inf", "NaN", "99999999s"] {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_too_small_to_count_is_not_taken_for_off() {
+    fn a_time_below_a_microsecond_is_refused_and_not_taken_as_off() {
         assert_eq!(micros("0"), Ok(0));
         assert_eq!(micros("1us"), Ok(1));
         assert_eq!(micros("2147483647us"), Ok(i32::MAX as u32));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_between_two_that_can_be_had_is_not_taken_for_the_shorter() {
+    fn a_time_between_two_microseconds_is_refused_and_not_rounded_down() {
         assert_eq!(micros("1.5ms"), Ok(1500));
         assert_eq!(micros("0.000002s"), Ok(2));
         for wrong in ["1.5us", "1.5", "1500ns", "1.0005ms"] {

@@ -1,5 +1,5 @@
-//! The smallest XDP program there is for AF_XDP: every frame of a queue goes to the socket in its map.
-//! Written out as instructions, loaded by bpf(2), attached by a link that ends with its descriptor.
+//! A minimal XDP program for AF_XDP: it redirects every frame of a queue to the socket in its map.
+//! Written as instructions, loaded by bpf(2), attached by a link that ends with its descriptor.
 //!
 //! include/uapi/linux/bpf.h.
 
@@ -15,14 +15,14 @@ const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Attached while it lives.
+/// The attached program; detached when dropped.
 pub(super) struct Redirect {
     _link: OwnedFd,
     _map: OwnedFd,
 }
 
 impl Redirect {
-    /// Sends every frame that queue 0 of `ifindex` receives to the AF_XDP socket.
+    /// Redirects every frame that queue 0 of `ifindex` receives to the AF_XDP socket.
     pub(super) fn attach(ifindex: u32, socket: &OwnedFd) -> io::Result<Self> {
         let map = create_map()?;
         update(&map, 0, socket.as_raw_fd() as u32)?;

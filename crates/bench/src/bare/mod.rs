@@ -1,7 +1,7 @@
-//! The bare AF_XDP echo: both ends raw rings in copy mode over the lab's veth, no stack at all. What is
-//! left is descriptors, buffers and the kernel's copy: the limit of anything over AF_XDP on this NIC.
+//! The bare AF_XDP echo: both ends are raw rings in copy mode over the lab's veth, without a stack. It
+//! needs only descriptors, buffers and the kernel's copy: the limit of any stack over AF_XDP on this NIC.
 //!
-//! It stands on rings of its own, not on the stack's driver, so that a flaw there cannot raise the limit.
+//! It uses rings of its own, not the stack's driver, so that a flaw there cannot raise the limit.
 
 mod bpf;
 mod rings;
@@ -21,7 +21,7 @@ use socket::XdpSocket;
 
 pub(crate) const PORT: u16 = 7;
 const HEADERS: usize = 14 + 20 + 8;
-/// One message is under way at a time: few frames stay in the caches.
+/// One message is in flight at a time: few frames stay in the CPU's caches.
 const RING: u32 = 64;
 
 /// The largest message of a bare arm: one frame at the lab's MTU.
@@ -50,7 +50,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Slot, String> {
     )
 }
 
-/// One end. The redirection goes first, then the socket it leads to.
+/// One end. The redirection is dropped first, then the socket it leads to.
 pub(crate) struct Bare {
     _redirect: Redirect,
     socket: XdpSocket,
@@ -58,7 +58,7 @@ pub(crate) struct Bare {
 }
 
 impl Bare {
-    /// Takes over queue 0 of `from`'s interface with `ring` frames each way; to be called inside that host.
+    /// Takes over queue 0 of `from`'s interface with `ring` frames each way; must be called inside that host.
     pub(crate) fn open(from: &LabHost, to: &LabHost, ring: u32) -> Result<Self, String> {
         let name = from.interface();
         let socket =
@@ -68,7 +68,7 @@ impl Bare {
         Ok(Self { _redirect: redirect, socket, headers: headers(from, to) })
     }
 
-    /// Takes one frame off the ring; its message's length, none if there is none for us.
+    /// Takes one frame off the ring and returns its message's length; none if it has no message for us.
     pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
         self.socket.receive(|frame| {
             let message = message(frame)?;
@@ -83,7 +83,7 @@ impl Bare {
         self.socket.kick()
     }
 
-    /// Sends `message` as often as there are free frames, with one call.
+    /// Sends `message` once for each free frame, with one system call.
     pub(crate) fn send_run(&mut self, message: &[u8]) -> io::Result<()> {
         loop {
             match self.push(message) {
@@ -104,7 +104,7 @@ impl Bare {
     }
 }
 
-/// The message in a UDP datagram to our port; none for anybody else's frame.
+/// The message in a UDP datagram to our port; none for any other frame.
 fn message(frame: &[u8]) -> Option<&[u8]> {
     let ours = frame.get(12..14)? == [0x08, 0x00]
         && *frame.get(14)? == 0x45
@@ -117,7 +117,7 @@ fn message(frame: &[u8]) -> Option<&[u8]> {
     frame.get(HEADERS..34usize.checked_add(length)?)
 }
 
-/// Ethernet, IPv4 and UDP headers; lengths and the IPv4 checksum are filled in per message, the UDP
+/// Ethernet, IPv4 and UDP headers. Lengths and the IPv4 checksum are set for each message, the UDP
 /// checksum is left out as RFC 768 allows.
 fn headers(from: &LabHost, to: &LabHost) -> [u8; HEADERS] {
     let mut h = [0; HEADERS];
@@ -134,7 +134,7 @@ fn headers(from: &LabHost, to: &LabHost) -> [u8; HEADERS] {
     h
 }
 
-/// Fills in what depends on the message's length.
+/// Sets the fields that depend on the message's length.
 fn complete(h: &mut [u8; HEADERS], message: usize) {
     let ip_len = (message + 28) as u16;
     h[16..18].copy_from_slice(&ip_len.to_be_bytes());
@@ -146,7 +146,7 @@ fn complete(h: &mut [u8; HEADERS], message: usize) {
     h[24..26].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
-/// An end that waits for the other's message.
+/// An end that waits for the other end's message.
 struct Echo<'a> {
     end: Bare,
     clock: &'a Clock,
@@ -174,7 +174,7 @@ impl Endpoint for Echo<'_> {
     }
 }
 
-/// Says what failed and what would help.
+/// The error of a failed call, with the remedy.
 fn explain(doing: &str, interface: &str, e: &io::Error) -> String {
     let remedy = match e.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
@@ -207,14 +207,14 @@ mod tests {
         for payload in [&b"x"[..], &[7; MAX_MESSAGE]] {
             assert_eq!(message(&frame(payload)), Some(payload));
         }
-        // The sum over a header with a right checksum is all ones (RFC 1071).
+        // The sum over a header with a correct checksum is all ones (RFC 1071).
         let f = frame(b"hello");
         let sum: u32 = f[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
         assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
     }
 
     #[test]
-    fn foreign_and_short_frames_are_not_messages() {
+    fn other_and_short_frames_are_not_messages() {
         let good = frame(b"hello");
         for n in 0..good.len() {
             assert_eq!(message(&good[..n]), None, "{n} bytes");

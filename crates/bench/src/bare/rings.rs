@@ -1,8 +1,8 @@
-//! Memory shared with the kernel, and the four rings of an AF_XDP socket in it. One thread has one end of
+//! Memory shared with the kernel, and the four rings of an AF_XDP socket in it. One thread uses one end of
 //! a ring, the kernel the other.
 //!
-//! The benchmark's own, apart from the driver in busypoll-stack on purpose: a flaw there cannot raise the
-//! limit that the stack is measured against. Copy mode only, one descriptor at a time.
+//! Separate from the driver in busypoll-stack on purpose: a flaw there cannot raise the
+//! limit that the stack is compared with. Copy mode only, one descriptor at a time.
 //!
 //! Documentation/networking/af_xdp.rst, net/xdp/xsk_queue.h.
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::net::xdp::XdpRingOffset;
 
-/// Pages of our own, gone with it.
+/// Pages of our own, unmapped when dropped.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -26,15 +26,15 @@ impl Mapping {
     /// `len` zeroed bytes.
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: new pages, where the kernel likes.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), len, Self::ACCESS, flags) }?;
         Self::own(base.cast(), len)
     }
 
-    /// `len` bytes of what `fd` shares at `offset`.
+    /// Maps `len` bytes of `fd` at `offset`.
     fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: new pages, where the kernel likes.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let base = unsafe { mmap(ptr::null_mut(), len, Self::ACCESS, flags, fd, offset) }?;
         Self::own(base.cast(), len)
     }
@@ -44,23 +44,23 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    /// Where the kernel finds it.
+    /// The address, for the kernel.
     pub(super) fn address(&self) -> u64 {
         self.base.addr().get() as u64
     }
 
-    /// A piece; none if it is not wholly inside. To be asked for frames only that are on no ring.
+    /// A piece; none if it is not entirely inside. Only for frames that are on no ring.
     pub(super) fn piece(&mut self, at: u64, len: usize) -> Option<&mut [u8]> {
         let at = usize::try_from(at).ok()?;
         if at.checked_add(len)? > self.len {
             return None;
         }
-        // SAFETY: inside the mapping, lent out under `&mut self`. The kernel writes only to frames on
+        // SAFETY: inside the mapping, borrowed under `&mut self`. The kernel writes only to frames on
         // the fill ring and reads only those on the transmit ring.
         Some(unsafe { std::slice::from_raw_parts_mut(self.base.add(at).as_ptr(), len) })
     }
 
-    /// Where `count` of `T` lie at `offset`.
+    /// A pointer to `count` of `T` at `offset`.
     fn at<T>(&self, offset: u64, count: usize) -> io::Result<NonNull<T>> {
         let end = (count * size_of::<T>()) as u64 + offset;
         if end > self.len as u64 || !offset.is_multiple_of(align_of::<T>() as u64) {
@@ -73,13 +73,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length, and whoever points into it owns it. What the kernel still uses,
-        // it holds itself.
+        // SAFETY: mapped with this length, and all pointers into it belong to its owner. The kernel keeps its own
+        // reference to what it still uses.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// What both kinds of ring have: entries, and two indices that run on and wrap.
+/// The common part of both kinds of ring: entries, and two indices that run on and wrap.
 struct Ring<T> {
     entries: NonNull<T>,
     size: u32,
@@ -87,7 +87,7 @@ struct Ring<T> {
     theirs: NonNull<AtomicU32>,
     /// Our index; only we write it.
     next: u32,
-    /// The kernel's, as last read: its cache line is left alone while there is no need.
+    /// The kernel's index as last read: its cache line is not touched unless needed.
     seen: u32,
     _memory: Mapping,
 }
@@ -145,7 +145,7 @@ impl<T: Copy> ToKernel<T> {
         Ring::map(fd, page, size, at, [at.producer, at.consumer]).map(Self)
     }
 
-    /// Hands over `entry`; false if the ring is full.
+    /// Adds `entry`; false if the ring is full.
     pub(super) fn push(&mut self, entry: T) -> bool {
         let ring = &mut self.0;
         if ring.next.wrapping_sub(ring.seen) == ring.size {
@@ -154,7 +154,7 @@ impl<T: Copy> ToKernel<T> {
                 return false;
             }
         }
-        // SAFETY: the kernel is done with this entry and looks at it only after `advance`.
+        // SAFETY: the kernel is done with this entry and reads it only after `advance`.
         unsafe { ring.entry().write(entry) };
         ring.advance();
         true
@@ -185,7 +185,7 @@ impl<T: Copy> FromKernel<T> {
                 return None;
             }
         }
-        // SAFETY: the kernel has written this entry and leaves it alone until `advance`.
+        // SAFETY: the kernel has written this entry and does not touch it until `advance`.
         let entry = unsafe { ring.entry().read() };
         ring.advance();
         Some(entry)
@@ -210,9 +210,9 @@ mod tests {
         }
     }
 
-    /// Both ends of one ring, over a file in memory in the kernel's place; indices start near the wrap.
+    /// Both ends of one ring, over a memory file instead of a socket; indices start near the wrap.
     #[test]
-    fn a_ring_keeps_order_and_bounds_also_where_its_index_wraps() {
+    fn a_ring_keeps_order_and_bounds_when_its_index_wraps() {
         let file =
             rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
         rustix::fs::ftruncate(&file, PAGE as u64).expect("a page");

@@ -1,4 +1,4 @@
-//! An AF_XDP socket in copy mode with its packet memory: made, bound to queue 0 of an interface, kicked.
+//! An AF_XDP socket in copy mode with its packet memory: created, bound to queue 0 of an interface, kicked.
 //! Owns the descriptor and the rings; knows no protocol.
 //!
 //! include/uapi/linux/if_xdp.h, net/xdp/xsk.c.
@@ -22,7 +22,7 @@ use super::rings::{FromKernel, Mapping, ToKernel};
 
 /// Bytes of a frame.
 const FRAME: u32 = 2048;
-/// The kernel frees a socket's queue some time after its last descriptor is closed.
+/// The kernel releases a socket's queue some time after its last descriptor is closed.
 const REBIND: Duration = Duration::from_secs(1);
 
 /// One socket, its four rings and its frames.
@@ -37,11 +37,11 @@ pub(super) struct XdpSocket {
 }
 
 impl XdpSocket {
-    /// A socket on queue 0 of `ifindex` that is ready to receive into `ring` frames, with as many to send
-    /// from.
+    /// A socket on queue 0 of `ifindex` that is ready to receive into `ring` frames, with as many for
+    /// sending.
     ///
     /// # Errors
-    /// What was being done, and the system's answer.
+    /// The failed step, and the system's error.
     pub(super) fn open(ifindex: u32, ring: u32) -> Result<Self, (&'static str, io::Error)> {
         let failed = |doing| move |e: io::Error| (doing, e);
         let errno = |doing| move |e: Errno| (doing, e.into());
@@ -87,32 +87,32 @@ impl XdpSocket {
         Ok(Self { fd, rx, tx, fill, completion, memory, free })
     }
 
-    /// The descriptor, for the map that frames are steered by.
+    /// The descriptor, for the map of the XDP program.
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Takes one frame off the receive ring and shows it to `read`; none if there is no frame.
+    /// Takes one frame off the receive ring and passes it to `read`; none if there is no frame.
     #[inline]
     pub(super) fn receive<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let descriptor = self.rx.pop()?;
         let result = read(self.memory.piece(descriptor.addr, descriptor.len as usize)?);
-        // The frame's start: the kernel leaves room for headers before the data. In copy mode it takes
-        // from the fill ring by itself, and as many frames as the ring holds are out: there is room.
+        // Returns the frame by its start, as the kernel leaves room for headers before the data. The fill ring has
+        // room: it has as many entries as there are frames.
         self.fill.push(descriptor.addr - descriptor.addr % u64::from(FRAME));
         Some(result)
     }
 
-    /// Puts a frame of `len` bytes that `write` fills in on the ring.
+    /// Puts a frame of `len` bytes, which `write` fills in, on the ring.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] while all frames are on their way.
+    /// [`io::ErrorKind::WouldBlock`] while all frames are in flight.
     #[inline]
     pub(super) fn push(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
         if len > FRAME as usize {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // Rarely, and then all at once: the kernel's index is a cache line of its own.
+        // Only when needed, and then all at once: the kernel's index is on a cache line of its own.
         if self.free.is_empty() {
             self.free.extend(std::iter::from_fn(|| self.completion.pop()));
         }
@@ -122,13 +122,13 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// Sends what is on the ring.
+    /// Sends the frames on the ring.
     ///
     /// # Errors
-    /// The device's refusal.
+    /// The device's error.
     #[inline]
     pub(super) fn kick(&mut self) -> io::Result<()> {
-        // In copy mode this call is the transmission. What it leaves goes with the next.
+        // In copy mode this call transmits. Frames that it leaves are sent by the next call.
         match send(&self.fd, &[], SendFlags::DONTWAIT) {
             Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => Ok(()),
             Err(e) => Err(e.into()),

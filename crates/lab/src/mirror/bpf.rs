@@ -1,4 +1,4 @@
-//! The two bpf(2) calls that put an XDP program on an interface, until its descriptor is closed
+//! The two bpf(2) calls that attach an XDP program to an interface, until its descriptor is closed
 //! (`include/uapi/linux/bpf.h`).
 
 use std::io;
@@ -10,7 +10,7 @@ const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// In the driver: veth answers from its NAPI context.
+/// XDP in the driver: veth answers from its NAPI context.
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 #[repr(C)]
@@ -32,7 +32,7 @@ struct Link {
     flags: u32,
 }
 
-/// Attaches the program in the network namespace of the calling thread.
+/// Attaches the program to an interface in the network namespace of the calling thread.
 pub(super) fn attach(program: &[Instruction], ifindex: u32) -> io::Result<OwnedFd> {
     let load = Load {
         kind: PROG_TYPE_XDP,
@@ -51,7 +51,7 @@ pub(super) fn attach(program: &[Instruction], ifindex: u32) -> io::Result<OwnedF
     )
 }
 
-/// A call that makes a descriptor.
+/// A bpf(2) call that returns a descriptor.
 fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
     let size = size_of::<T>();
     // SAFETY: both callers pass the structure that goes with the command; what it points to outlives the call.

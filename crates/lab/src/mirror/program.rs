@@ -1,5 +1,5 @@
-//! The mirror's program, instruction by instruction (RFC 9669). It never looks at a byte that it has not compared with
-//! the end of the packet.
+//! The mirror's XDP program, instruction by instruction (RFC 9669). It compares every offset with the end of the
+//! packet before it reads a byte there.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,23 +12,23 @@ const XDP_PASS: i32 = 2;
 /// `bpf_redirect`.
 const REDIRECT: i32 = 23;
 
-/// Registers: where the packet begins and ends, and two to swap with.
+/// Registers: start and end of the packet, and two for swapping.
 const PACKET: u8 = 7;
 const END: u8 = 8;
 const ONE: u8 = 2;
 const OTHER: u8 = 3;
-/// The program's argument.
+/// The register of the program's argument.
 const CONTEXT: u8 = 1;
 
-/// Bytes from the beginning of the frame.
+/// Offsets in bytes from the start of the frame.
 const ETHERTYPE: i16 = 12;
 const IP: i16 = 14;
 const V4: Header = Header { length: 20, protocol: 9, source: 12, destination: 16, words: 1 };
 const V6: Header = Header { length: 40, protocol: 6, source: 8, destination: 24, words: 4 };
-/// What stands before the packet that an ICMP error quotes.
+/// The length of the ICMP header before the packet that an ICMP error quotes.
 const ICMP: i16 = 8;
 
-/// Where the fields of an IP header without options are, and how long an address is.
+/// The offsets of the fields of an IP header without options, and the length of an address.
 struct Header {
     length: i16,
     protocol: i16,
@@ -37,7 +37,7 @@ struct Header {
     words: i16,
 }
 
-/// A place to jump to: the index of its first instruction.
+/// The target of a jump: the index of its first instruction.
 #[derive(Clone, Copy)]
 struct Label(usize);
 
@@ -48,7 +48,7 @@ struct Program {
     places: Vec<usize>,
 }
 
-/// Swaps what is for these two addresses, and passes the rest.
+/// Swaps the addresses of packets to these two, and passes all others.
 pub(super) fn mirror(v4: Ipv4Addr, v6: Ipv6Addr) -> Vec<Instruction> {
     let mut p = Program::default();
     let (pass, is_v6, send) = (p.label(), p.label(), p.label());
@@ -62,7 +62,7 @@ pub(super) fn mirror(v4: Ipv4Addr, v6: Ipv6Addr) -> Vec<Instruction> {
     p.header(&V4, &v4.octets(), pass);
     p.jump_unless_equal(OTHER, 1, send);
     p.needs(IP + V4.length + 1, send);
-    // ICMP's errors; of a header with options no error is looked for.
+    // ICMP errors. A header with options is not searched for one.
     let error = p.label();
     p.load(1, ONE, PACKET, IP);
     p.jump_unless_equal(ONE, 0x45, send);
@@ -87,8 +87,8 @@ pub(super) fn mirror(v4: Ipv4Addr, v6: Ipv6Addr) -> Vec<Instruction> {
     p.place(send);
     p.swap(4, 0, 6);
     p.swap(2, 4, 10);
-    // return bpf_redirect(ctx->ingress_ifindex, 0). XDP_TX would leave the other end asleep: veth_xdp_flush wakes an
-    // end that has an XDP program of its own, and no other.
+    // return bpf_redirect(ctx->ingress_ifindex, 0). XDP_TX would not wake the other end: veth_xdp_flush wakes only an
+    // end that has an XDP program of its own.
     p.load(4, CONTEXT, CONTEXT, 12);
     p.emit(0xb7, ONE, 0, 0, 0);
     p.emit(0x85, 0, 0, 0, REDIRECT);
@@ -100,13 +100,13 @@ pub(super) fn mirror(v4: Ipv4Addr, v6: Ipv6Addr) -> Vec<Instruction> {
 }
 
 impl Program {
-    /// Passes what is for another address; swaps the addresses, and leaves the protocol in `OTHER`.
+    /// Passes a packet to another address; else swaps the addresses, and leaves the protocol in `OTHER`.
     fn header(&mut self, header: &Header, address: &[u8], pass: Label) {
         self.needs(IP + header.length, pass);
         for (word, bytes) in (0..).zip(address.chunks_exact(4)) {
             let value = i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             self.load(4, ONE, PACKET, IP + header.destination + 4 * word);
-            // The constant as 32 bits, as the packet's word is: a jump would extend its sign.
+            // Compared as 32 bits, like the packet's word: a 64-bit jump would sign-extend the constant.
             self.emit(0xb4, OTHER, 0, 0, value);
             self.jumps.push((self.code.len(), pass));
             self.emit(0x5d, ONE, OTHER, 0, 0);
@@ -115,7 +115,7 @@ impl Program {
         self.load(1, OTHER, PACKET, IP + header.protocol);
     }
 
-    /// Swaps the addresses of the packet that an ICMP error quotes, if its header is there.
+    /// Swaps the addresses of the packet that an ICMP error quotes, if its header is complete.
     fn quoted(&mut self, header: &Header, send: Label) {
         let at = IP + header.length + ICMP;
         self.needs(at + header.length, send);
@@ -128,7 +128,7 @@ impl Program {
         }
     }
 
-    /// Jumps to `otherwise` unless the packet has so many bytes.
+    /// Jumps to `otherwise` unless the packet has this many bytes.
     fn needs(&mut self, bytes: i16, otherwise: Label) {
         self.emit(0xbf, ONE, PACKET, 0, 0);
         self.emit(0x07, ONE, 0, 0, bytes.into());
@@ -182,14 +182,14 @@ impl Program {
 
     fn finish(mut self) -> Vec<Instruction> {
         for (at, label) in self.jumps {
-            // All jumps go forward, in some hundred instructions.
+            // All jumps go forward, over at most some hundred instructions.
             self.code[at].2 = (self.places[label.0] - at - 1) as i16;
         }
         self.code
     }
 }
 
-/// The bits of a load or store for a width.
+/// The size bits of a load or store.
 fn width(bytes: u8) -> u8 {
     match bytes {
         1 => 0x10,

@@ -1,6 +1,6 @@
-//! Commands in, output and exit code out: a script in the shared folder, its number on a serial line.
+//! Runs commands: a script in the shared folder, its number on a serial line, and output and exit code back.
 //!
-//! Owns the host's end of that line. The guest's end is `init.sh`.
+//! This is the host's end of that line. The guest's end is `init.sh`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,10 +13,10 @@ use std::time::Duration;
 use super::image::write;
 use crate::LabError;
 
-/// Emulated on a machine with other work; nothing in there takes a tenth of it.
+/// For an emulated guest on a busy machine; no command takes a tenth of this.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How a command in the machine ended.
+/// The result of a command in the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     /// The exit code, or 128 plus the number of the signal.
@@ -27,7 +27,7 @@ pub struct Ran {
     pub stderr: String,
 }
 
-/// The line to the machine, one command at a time.
+/// The serial line to the machine, for one command at a time.
 #[derive(Debug)]
 pub(super) struct Channel {
     to: ChildStdin,
@@ -37,7 +37,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Waits until the machine has started, for `patience` from one word to the next.
+    /// Waits until the machine has started, at most `patience` between two lines.
     pub(super) fn open(
         to: ChildStdin,
         from: ChildStdout,
@@ -47,15 +47,15 @@ impl Channel {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
-                // Nobody listens any more: the machine goes.
+                // The receiver is gone, as the machine is being dropped.
                 if sender.send(line).is_err() {
                     break;
                 }
             }
         });
         let channel = Self { to, from: receiver, folder, number: 0 };
-        // The firmware may have said something on this line.
-        while !channel.hear(patience)?.ends_with("ready") {}
+        // The firmware may have written to this line.
+        while !channel.read_line(patience)?.ends_with("ready") {}
         Ok(channel)
     }
 
@@ -65,7 +65,7 @@ impl Channel {
         let file = |kind| self.folder.join(format!("{number}.{kind}"));
         write(&file("sh"), script.as_bytes())?;
         writeln!(self.to, "{number}").map_err(LabError::system("write to the test machine"))?;
-        let answer = self.hear(PATIENCE)?;
+        let answer = self.read_line(PATIENCE)?;
         let text = |kind| {
             let bytes = fs::read(file(kind)).map_err(LabError::system("read what it printed"))?;
             Ok::<_, LabError>(String::from_utf8_lossy(&bytes).into_owned())
@@ -75,21 +75,21 @@ impl Channel {
         Ok(Ran { status, stdout: text("out")?, stderr: text("err")? })
     }
 
-    fn hear(&self, patience: Duration) -> Result<String, LabError> {
+    fn read_line(&self, patience: Duration) -> Result<String, LabError> {
         self.from.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => self.gone(&format!("has been silent for {patience:?}")),
             RecvTimeoutError::Disconnected => self.gone("has ended"),
         })
     }
 
-    /// With the machine's last words.
+    /// The error with the last lines of the machine's console.
     fn gone(&self, what: &str) -> LabError {
         let console = fs::read(self.folder.join("console")).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
         let last: Vec<&str> = console.lines().rev().take(20).collect();
         let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
         LabError::System {
-            doing: "speak with the test machine".into(),
+            doing: "communicate with the test machine".into(),
             source: std::io::Error::other(format!("it {what}; its console:\n{last}")),
         }
     }

@@ -1,12 +1,12 @@
-//! An initial file system in memory, in the "newc" format the kernel unpacks
+//! An initramfs in the "newc" cpio format that the kernel unpacks
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 //!
-//! Owns the bytes. Reads no file itself.
+//! Builds the bytes. Reads no file itself.
 
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
-/// Files and folders put one after another.
+/// An archive of files and folders.
 #[derive(Debug, Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
@@ -14,7 +14,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Adds a file anybody may run, after the folders it lies in. `path` is relative to the root.
+    /// Adds an executable file, after its parent folders. `path` is relative to the root.
     pub(super) fn file(&mut self, path: &str, content: &[u8]) {
         for (end, _) in path.match_indices('/') {
             self.entry(&path[..end], FOLDER, &[]);
@@ -22,7 +22,7 @@ impl Archive {
         self.entry(path, PROGRAM, content);
     }
 
-    /// The archive, closed.
+    /// The finished archive.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

@@ -1,5 +1,5 @@
 // Two P-states for each of the test machine's CPUs, so that the kernel's acpi-cpufreq and its governors
-// run there. Both registers are the APM status port of the ICH9, a byte that keeps what is written.
+// run there. Both registers are the APM status port of the ICH9, a byte that keeps the value written to it.
 // Compiled beside this file: iasl cpufreq.asl
 DefinitionBlock ("cpufreq.aml", "SSDT", 2, "BUSYPL", "CPUFREQ", 1)
 {

@@ -1,4 +1,4 @@
-//! What the machine finds in its memory when it starts: init, busybox, modules, programs and their
+//! The content of the machine's initramfs: init, busybox, modules, programs and their
 //! libraries.
 //!
 //! Runs `strip` on copies and `ldd`; changes nothing else.
@@ -12,7 +12,7 @@ use super::kernel::{Kernel, read};
 use crate::LabError;
 
 const INIT: &[u8] = include_bytes!("init.sh");
-/// What the machine's devices, its shared folder and the tests need.
+/// The modules for the machine's devices, its shared folder and the tests.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "9pnet_virtio",
@@ -26,7 +26,7 @@ const MODULES: &[&str] = &[
     "cpufreq_powersave",
 ];
 
-/// The archive with `programs`, made with `scratch` as a place for stripped copies.
+/// The archive with `programs`; `scratch` is a folder for stripped copies.
 pub(super) fn build(
     kernel: &Kernel,
     programs: &[(String, PathBuf)],
@@ -54,7 +54,7 @@ pub(super) fn build(
     Ok(archive.finish())
 }
 
-/// The full paths that `ldd` prints: `libc.so.6 => /lib/… (0x…)` and the loader. None for a static program.
+/// The paths that `ldd` prints: `libc.so.6 => /lib/… (0x…)` and the loader. None for a static program.
 fn libraries(program: &Path) -> Result<Vec<String>, LabError> {
     let text = run(Command::new("ldd").arg(program)).unwrap_or_default();
     Ok(text
@@ -79,7 +79,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What the command prints; an error if it fails.
+/// The output of the command; an error if it fails.
 fn run(command: &mut Command) -> Result<String, LabError> {
     let output = command.output().and_then(|output| match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),

@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first and only program of the test machine: mounts, modules, then one command after another.
+# The only program of the test machine at boot: mounts, modules, then one command after another.
 # A command is a script in the shared folder; the second serial line carries its number and its exit code.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /run /usr/bin /usr/sbin /sbin /share /etc
 /bin/busybox --install -s

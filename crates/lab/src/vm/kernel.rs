@@ -1,5 +1,5 @@
-//! The Debian kernel of the test machine: where `.ci/vm-kernel` has put it, and its modules in the
-//! order in which they load.
+//! The Debian kernel of the test machine, in the folder of `.ci/vm-kernel`, and its modules in
+//! load order.
 //!
 //! Reads files only.
 
@@ -39,7 +39,7 @@ impl Kernel {
         Ok(Self { image, modules })
     }
 
-    /// These modules and what they need, what is needed first.
+    /// These modules and their dependencies, in load order.
     pub(super) fn modules(&self, wanted: &[&str]) -> Result<Vec<PathBuf>, LabError> {
         let mut order = Vec::new();
         for name in wanted {
@@ -49,7 +49,7 @@ impl Kernel {
     }
 
     fn add(&self, name: &str, order: &mut Vec<PathBuf>) -> Result<(), LabError> {
-        // What the kernel has built in is no file.
+        // A module that is built into the kernel has no file.
         let Some(file) = self.modules.get(name).filter(|file| !order.contains(file)) else {
             return Ok(());
         };
@@ -62,7 +62,7 @@ impl Kernel {
     }
 }
 
-/// The `depends=` line of a module's `.modinfo` section, which is text ended by zeros.
+/// The `depends=` line of a module's `.modinfo` section, which consists of zero-terminated text.
 fn needs(module: &[u8]) -> String {
     let key = b"\0depends=";
     let line = module.windows(key.len()).position(|window| window == key).map_or(&[][..], |at| {

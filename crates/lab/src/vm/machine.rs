@@ -1,6 +1,6 @@
-//! The machine itself: QEMU and its devices, from the boot to the plug being pulled.
+//! The machine itself: QEMU and its devices, from boot to power-off.
 //!
-//! Owns the QEMU process, its namespace and its folder, which go with it.
+//! Owns the QEMU process, its namespace and its folder, which end with it.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -19,11 +19,11 @@ use super::image::{self, write};
 use super::kernel::Kernel;
 use crate::{LabError, Namespace};
 
-/// What is switched off or known beforehand is not under test and takes a second to boot.
+/// Switches off what is not under test, or is known beforehand, and would take a second to boot.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off \
     audit=0 apparmor=0 random.trust_cpu=on tsc=reliable no_timer_check lpj=4000000 cpufreq.default_governor=performance";
 
-/// The machine, all but its command line, its folder and its images.
+/// The machine without its command line, its folder and its images.
 const HARDWARE: &[&str] = &[
     "-nodefaults -no-user-config -no-reboot -display none",
     "-machine q35,usb=off,sata=off,smbus=off -accel tcg,thread=multi",
@@ -42,16 +42,16 @@ const HARDWARE: &[&str] = &[
     "-device virtio-9p-pci,bus=pcie.0,fsdev=share,mount_tag=share",
 ];
 
-/// Five seconds are usual, on a machine with other work four times that.
+/// Five seconds are usual, four times that on a busy machine.
 const BOOT: Duration = Duration::from_secs(100);
 
-/// Seldom, the emulator stands still before the kernel has said a word.
+/// Rarely the emulator hangs before the kernel's first message.
 const BOOTS: u32 = 3;
 
-/// The table that gives its CPUs P-states.
+/// The ACPI table that gives its CPUs P-states.
 const CPUFREQ: &str = "cpufreq.aml";
 
-/// A running machine. Dropping it pulls its plug.
+/// A running machine. Dropping it kills QEMU.
 #[derive(Debug)]
 pub struct Machine {
     channel: Mutex<Channel>,
@@ -68,7 +68,7 @@ struct Power {
     keep: bool,
 }
 
-/// What a [`Machine`] has beside its hardware. Start from [`Machine::builder`].
+/// The optional parts of a [`Machine`]. Start from [`Machine::builder`].
 #[derive(Debug, Clone, Default)]
 pub struct MachineBuilder {
     programs: Vec<(String, PathBuf)>,
@@ -78,13 +78,13 @@ pub struct MachineBuilder {
 }
 
 impl Machine {
-    /// A machine with busybox alone.
+    /// A machine with only busybox.
     #[must_use]
     pub fn builder() -> MachineBuilder {
         MachineBuilder::default()
     }
 
-    /// Runs a shell script as root in the machine and waits for it. What it leaves in the background
+    /// Runs a shell script as root in the machine and waits for it. Processes that it leaves in the background
     /// must not write to its standard output.
     ///
     /// # Errors
@@ -93,14 +93,14 @@ impl Machine {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner).run(script)
     }
 
-    /// Where the other ends of the cables are: `wire0` (10.78.0.1, to `intel0`) and `wire1`
-    /// (10.78.1.1, to `virtio0`). It has no way to anywhere else.
+    /// The namespace with the other ends of the links: `wire0` (10.78.0.1, to `intel0`) and `wire1`
+    /// (10.78.1.1, to `virtio0`). It has no other routes.
     #[must_use]
     pub fn outside(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Pulls the plug, as a power cut does, and keeps what `/var/lib/busypoll` held: give the folder
+    /// Kills QEMU, as a power cut would, and keeps the content of `/var/lib/busypoll`: pass the folder
     /// to [`MachineBuilder::state`] of the next machine, which removes it in the end.
     #[must_use]
     pub fn power_cut(mut self) -> PathBuf {
@@ -111,13 +111,13 @@ impl Machine {
 
 impl Drop for Power {
     fn drop(&mut self) {
-        // It is our child, and reaped no earlier than the other thread says so.
+        // QEMU is our child, and not reaped before the other thread reports that.
         if self.ended.try_recv().is_err() {
             let _ = kill_process(self.qemu, Signal::KILL);
             let _ = self.ended.recv();
         }
         if !self.keep {
-            // Nothing but scratch; the system's own cleaning takes what stays.
+            // A temporary folder; if this fails, the system's cleanup removes it.
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
@@ -131,7 +131,7 @@ impl MachineBuilder {
         self
     }
 
-    /// More for the kernel's command line, such as `isolcpus=3`.
+    /// Additional kernel parameters, such as `isolcpus=3`.
     #[must_use]
     pub fn command_line(self, more: &str) -> Self {
         Self { command_line: format!("{} {more}", self.command_line), ..self }
@@ -143,16 +143,16 @@ impl MachineBuilder {
         Self { iommu: true, ..self }.command_line("intel_iommu=on iommu.strict=1")
     }
 
-    /// Goes on with the state that [`Machine::power_cut`] has kept.
+    /// Starts with the state that [`Machine::power_cut`] has kept.
     #[must_use]
     pub fn state(self, folder: PathBuf) -> Self {
         Self { state: Some(folder), ..self }
     }
 
-    /// Starts it and waits until it takes commands: about five seconds.
+    /// Boots the machine and waits until it takes commands: about five seconds.
     ///
     /// # Errors
-    /// [`LabError::Setting`] without the kernel, otherwise what failed, with the console's last lines.
+    /// [`LabError::Setting`] without the kernel, else the failure, with the console's last lines.
     pub fn boot(self) -> Result<Machine, LabError> {
         let kernel = Kernel::open()?;
         let folder = self.state.clone().map_or_else(new_folder, Ok)?;
@@ -191,7 +191,7 @@ impl MachineBuilder {
             text
         };
         let mut command = namespace.command("qemu-system-x86_64");
-        // Before the devices it is to translate for.
+        // The IOMMU must come before the devices that it translates for.
         command.args(if self.iommu { &["-device", "intel-iommu,intremap=off"][..] } else { &[] });
         command.args(HARDWARE.iter().flat_map(|line| line.split_whitespace()));
         command.arg("-acpitable").arg(joined("file=", &folder.join(CPUFREQ), ""));
@@ -226,7 +226,7 @@ fn start(mut command: Command) -> Result<Started, LabError> {
             (Pid::from_child(&child), lines, child)
         });
         let mut child = None;
-        // The other side waits for the first of these, and perhaps for the second.
+        // The receiver waits for the first message, and possibly for the second.
         let _ = started.send(spawned.map(|(pid, lines, it)| {
             child = Some(it);
             (pid, lines)
@@ -243,7 +243,7 @@ fn start(mut command: Command) -> Result<Started, LabError> {
     lines().map_err(LabError::system("start qemu-system-x86_64"))
 }
 
-/// Gives the outer ends of the cables their addresses.
+/// Sets the addresses of the outer ends of the links.
 fn wire(namespace: &Namespace) -> Result<(), LabError> {
     for (name, address) in [("wire0", "10.78.0.1/24"), ("wire1", "10.78.1.1/24")] {
         for words in [&["address", "add", address, "dev", name][..], &["link", "set", name, "up"]] {
