@@ -63,20 +63,20 @@ pub struct BenchArgs {
     /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus twice the largest gap, plus twice the largest rx-usecs]
     #[arg(long, value_name = "TIME", value_parser = units::micros)]
     pub busy_poll: Option<u32>,
-    /// Ask a question instead: at what size, at what rate, with what coalescing, with how many open? Of UDP, but for
-    /// coalescing and open; --arms '*-tcp-*' asks for sizes of TCP
+    /// Answer a question instead: at what size, at what rate, with what coalescing, with how many open? Uses UDP, except
+    /// for coalescing and open; --arms '*-tcp-*' sweeps the sizes of TCP
     #[arg(long, value_name = "QUESTION")]
     pub sweep: Option<Sweep>,
-    /// Show where a receive in the stack spends its time, of UDP
+    /// Show where a UDP receive in the stack spends its time
     #[arg(long, conflicts_with_all = ["sweep", "host", "svg", "rounds"])]
     pub stages: bool,
     /// Measure against `busypoll serve` on another machine
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "sweep")]
     pub host: Option<String>,
-    /// Interface for the stack's arms against another machine; the kernel's run beside its XDP program
+    /// Interface for the stack's arms against another machine; the kernel's arms run with its XDP program attached
     #[arg(long, value_name = "IF", requires = "host")]
     pub dev: Option<String>,
-    /// Write the report as JSON; `-` is standard output, which then has nothing else
+    /// Write the report as JSON; `-` is standard output, which then contains only that
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Write a chart [default with --sweep: busypoll-QUESTION.svg]
@@ -86,13 +86,13 @@ pub struct BenchArgs {
 
 /// The far end of `busypoll bench --host`.
 ///
-/// Serves one bench after another, and only the machine it is controlled from, until it is stopped.
+/// Serves one bench at a time, and only the machine that controls it, until it is stopped.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServeArgs {
-    /// Where to listen; UDP uses the same port, TCP data the next one
+    /// Address to listen at; UDP uses the same port, TCP data the next one
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from(([0, 0, 0, 0], remote::PORT)))]
     pub listen: SocketAddr,
-    /// The CPU to serve on [default: the bench's choice of a server's CPU]
+    /// The CPU to serve on [default: the one that bench would choose for a server]
     #[arg(long, value_name = "N", value_parser = units::number::<u32>)]
     pub cpu: Option<u32>,
     /// Interface for the stack's arms
@@ -120,7 +120,7 @@ pub fn run_serve(args: &ServeArgs, out: &mut impl Write) -> Result<(), Error> {
     loop {
         match server.serve_one() {
             Ok(peer) => writeln!(out, "{peer} has finished")?,
-            // One bench's trouble is not the next one's.
+            // A failed bench must not keep the server from the next one.
             Err(why) => say(why),
         }
         if args.once {
@@ -139,7 +139,7 @@ pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
         return Ok(());
     }
     contradictions(args)?;
-    // Before anything starts a thread.
+    // Before the first thread is started.
     let held = interrupt::hold()?;
     match args.workload {
         Workload::Rr => run_round_trips(args, held.as_ref(), out)?,
@@ -161,7 +161,7 @@ fn run_round_trips(
     let arms = choose_arms(args)?;
     let settings = settings(args, &arms)?;
     let cpus = Cpus::choose(args.cpus)?;
-    // What would fail after the measurement fails now.
+    // Files that cannot be written are reported before the measurement.
     for file in [json_file(args).cloned(), chart_file(args)].into_iter().flatten() {
         json::check(&file)?;
     }
@@ -175,13 +175,13 @@ fn run_round_trips(
         let settings = Settings { mtu: remote.mtu().unwrap_or(settings.mtu), ..settings };
         return finish(args, &Bench::with_remote(cpus, remote, host), &arms, &settings, out);
     }
-    // What this refuses, the lab refuses again with the same reason, arm by arm.
+    // If this fails, the lab fails for each arm with the same reason.
     let _ = busypoll_lab::enter_user_namespace();
     listen(interrupts)?;
     let bench = Bench::new(cpus, &arms);
     if args.stages {
         let report = stages::run(&bench, &arms, &settings)?;
-        return tell(args, &report, || report.render(), out);
+        return write_report(args, &report, || report.render(), out);
     }
     if let Some(sweep) = args.sweep {
         let report = sweep::run(sweep, &bench, &arms, &settings)?;
@@ -190,13 +190,13 @@ fn run_round_trips(
             report.chart().write(svg)?;
         }
         let chart = svg.map_or(String::new(), |svg| format!("chart: {}\n", svg.display()));
-        return tell(args, &report, || report.render() + &chart, out);
+        return write_report(args, &report, || report.render() + &chart, out);
     }
     finish(args, &bench, &arms, &settings, out)
 }
 
-/// Options that would have no effect beside others. Where the one excludes the other whatever their values
-/// are, clap says so.
+/// Refuses options that have no effect together with others. Options that exclude each other whatever their values
+/// are refused by clap.
 fn contradictions(args: &BenchArgs) -> Result<(), Error> {
     let refuse = |why: &str| Err(Error(why.to_owned()));
     let first = |options: &[(&'static str, bool)]| {
@@ -264,7 +264,7 @@ fn run_throughput(
     if let Some(file) = json_file(args) {
         json::check(file)?;
     }
-    // What this refuses, the lab refuses again with the same reason, arm by arm.
+    // If this fails, the lab fails for each arm with the same reason.
     let _ = busypoll_lab::enter_user_namespace();
     listen(interrupts)?;
     let (loss, rtt) = (args.loss.unwrap_or(1.0), args.rtt.unwrap_or(Duration::from_millis(20)));
@@ -277,7 +277,7 @@ fn run_throughput(
     )?;
     let machine = machine::describe(&Bench::new(cpus, &[]), &settings);
     let report = throughput::build(machine, args.workload, &outcome);
-    tell(args, &report, || report.render(), out)
+    write_report(args, &report, || report.render(), out)
 }
 
 /// Measures, writes the files, reports.
@@ -293,16 +293,16 @@ fn finish(
     if let Some(svg) = &args.svg {
         table::chart(&report).write(svg)?;
     }
-    tell(args, &report, || table::render(&report), out)
+    write_report(args, &report, || table::render(&report), out)
 }
 
-/// Where a chart goes; a sweep always has one.
+/// The chart's file; a sweep always has one.
 fn chart_file(args: &BenchArgs) -> Option<PathBuf> {
     let default = |sweep: Sweep| PathBuf::from(format!("busypoll-{}.svg", sweep.word()));
     args.svg.clone().or_else(|| args.sweep.map(default))
 }
 
-/// The file for the report as JSON, where it is one.
+/// The file for the report as JSON, unless that is standard output.
 fn json_file(args: &BenchArgs) -> Option<&PathBuf> {
     args.json.as_ref().filter(|path| !is_standard_output(path))
 }
@@ -311,8 +311,8 @@ fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Writes the report as JSON, if that is wanted, and the text to `out`, unless that has the JSON.
-fn tell(
+/// Writes the report as JSON, if requested, and the text to `out`, unless the JSON goes there.
+fn write_report(
     args: &BenchArgs,
     report: &impl serde::Serialize,
     text: impl FnOnce() -> String,
@@ -328,7 +328,7 @@ fn tell(
     Ok(write!(out, "{}", text())?)
 }
 
-/// Has Ctrl-C end the measuring, and not the report, where it is held.
+/// If SIGINT is held, makes Ctrl-C end the measurement but not the report.
 fn listen(interrupts: Option<&Held>) -> Result<(), Error> {
     Ok(interrupts.map_or(Ok(()), Held::listen)?)
 }
@@ -354,7 +354,7 @@ fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
     Ok(arms)
 }
 
-/// `why` there is none of a name; or which workload has one.
+/// `why` no arm has that name, or the workload that has one.
 fn no_such_arm(args: &BenchArgs, why: String) -> String {
     let has = |workload: Workload, pattern: &str| match workload {
         Workload::Rr => arm::select(pattern, ARMS).is_ok(),
@@ -376,8 +376,8 @@ fn size(args: &BenchArgs) -> Size {
 
 fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     let gap = args.gap.unwrap_or(Duration::ZERO);
-    // A receiver that is to poll through the gap needs more time than that, for who sleeps through it wakes late; and
-    // so does one whose peer may have gone to sleep behind a late interrupt, or the two put each other to sleep for
+    // A receiver that polls through the gap needs more time than the gap, because a peer that sleeps through it wakes
+    // late. The same holds if the peer sleeps until a late interrupt: otherwise the two make each other sleep for
     // ever.
     let (gaps, late) = match args.sweep {
         Some(Sweep::Rate) => (sweep::longest_gap(), 0),

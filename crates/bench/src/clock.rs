@@ -1,5 +1,5 @@
-//! The clock of the measurement: the CPU's time stamp counter where it is sound (quanta decides),
-//! about 10 ns a reading instead of 23 ns for `Instant`.
+//! The clock of the measurement: the CPU's time stamp counter if it is reliable (quanta decides),
+//! which takes about 10 ns to read instead of 23 ns for `Instant`.
 
 use std::time::Duration;
 
@@ -20,21 +20,21 @@ impl Clock {
         self.0.raw()
     }
 
-    /// Nanoseconds between two readings; 0 if they are out of order.
+    /// Nanoseconds between two readings; 0 if they are in the wrong order.
     #[inline]
     pub fn nanos(&self, from: u64, to: u64) -> u64 {
         self.0.delta_as_nanos(from, to)
     }
 
-    /// How many raw ticks `d` lasts.
+    /// The number of raw ticks in `d`.
     pub fn ticks(&self, d: Duration) -> u64 {
-        // Measured on a span long enough that rounding to nanoseconds does not show.
+        // Measured over a span long enough that rounding to nanoseconds does not matter.
         const SPAN: u64 = 1 << 40;
         let nanos = self.nanos(0, SPAN).max(1);
         (d.as_nanos() * u128::from(SPAN) / u128::from(nanos)) as u64
     }
 
-    /// What one reading costs, in nanoseconds: the best of several batches.
+    /// The cost of one reading, in nanoseconds: the best of several batches.
     pub fn overhead_ns(&self) -> f64 {
         const BATCH: u64 = 10_000;
         (0..7)

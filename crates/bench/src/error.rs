@@ -1,6 +1,6 @@
-//! Why a run could not be made, in one line.
+//! Errors of a run, in one line.
 
-/// A mistake of the user's, or a machine that cannot do what was asked.
+/// A mistake of the user's, or a machine that cannot do what was requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
@@ -18,6 +18,6 @@ impl From<std::io::Error> for Error {
 }
 
 impl Error {
-    /// The exit code of a command that ends with it.
+    /// The exit code of a command that ends with this error.
     pub const EXIT_CODE: u8 = 2;
 }

@@ -1,5 +1,5 @@
-//! What the machine itself counted while an arm ran, and the rule that calls an arm invalid.
-//! Figures without evidence are rumours: a busy-poll arm that did not busy poll measured something else.
+//! What the machine itself counted while an arm ran, and the rule that calls an arm invalid:
+//! a busy-poll arm that did not busy poll measured something else.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ pub struct Snapshot {
     at: Instant,
 }
 
-/// Whose counters to read.
+/// The counters to read.
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
     /// The hosts whose `BusyPollRxPackets` count; without a lab, the thread's own.
@@ -36,10 +36,10 @@ pub struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Reads the counters; the CPU times nearest to the load: last before, first after.
+    /// Reads the counters, the CPU times last, directly before the load; [`Watch::after`] reads them first.
     ///
     /// # Errors
-    /// One line when `/proc` does not answer.
+    /// One line if `/proc` cannot be read.
     pub fn before(&self) -> Result<Snapshot, String> {
         let mut snapshot = self.counters()?;
         snapshot.cpu = CpuTimes::now().map_err(text)?;
@@ -47,7 +47,7 @@ impl Watch<'_> {
         Ok(snapshot)
     }
 
-    /// The other end of [`Watch::before`].
+    /// Reads the counters after the load.
     ///
     /// # Errors
     /// As [`Watch::before`].
@@ -130,7 +130,7 @@ pub struct Window {
     pub elapsed: Duration,
     /// CPU time of the whole machine.
     pub cpu: Usage,
-    /// CPU time on the server's CPU, whoever used it.
+    /// CPU time on the server's CPU, by any program.
     pub server_cpu: Usage,
     /// `BusyPollRxPackets` of both hosts.
     pub busy_poll_rx: u64,
@@ -138,14 +138,14 @@ pub struct Window {
     pub interrupts: u64,
     /// `NET_RX` softirqs on the CPUs used.
     pub net_rx: u64,
-    /// Both threads went to sleep.
+    /// How often both threads went to sleep.
     pub voluntary: u64,
-    /// Both threads were preempted.
+    /// How often both threads were preempted.
     pub involuntary: u64,
 }
 
 impl Window {
-    /// Adds what the server's machine counted over the same time.
+    /// Adds the counts of the server's machine over the same time.
     pub fn add_remote(&mut self, server: &Self) {
         self.cpu.add(server.cpu);
         self.server_cpu = server.server_cpu;
@@ -160,7 +160,7 @@ impl Window {
 /// The evidence of one arm, summed over its rounds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Evidence {
-    /// Packets that busy polling took from the devices of both hosts.
+    /// Packets that busy polling took from both hosts' devices.
     pub busy_poll_rx_packets: u64,
     /// Of the packets both ends received, the share found by busy polling.
     pub busy_polled_share: f64,
@@ -168,13 +168,13 @@ pub struct Evidence {
     pub interrupts: u64,
     /// `NET_RX` softirqs on the CPUs used.
     pub net_rx_softirqs: u64,
-    /// Times the client or the server went to sleep.
+    /// How often the client or the server went to sleep.
     pub voluntary_switches: u64,
-    /// Times they were preempted.
+    /// How often they were preempted.
     pub involuntary_switches: u64,
     /// Requests without an answer.
     pub lost: u64,
-    /// `SO_INCOMING_NAPI_ID` of the client's last socket; 0 if it knew none.
+    /// `SO_INCOMING_NAPI_ID` of the client's last socket; 0 if it had none.
     pub napi_id: u32,
     /// The stack's own counters.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,7 +188,7 @@ pub struct StackEvidence {
     pub hits: u64,
     /// Passes over an empty queue.
     pub misses: u64,
-    /// Times the queue was somebody else's.
+    /// Refused attempts to become the queue's owner.
     pub yields: u64,
     /// Interrupts taken.
     pub interrupts: u64,
@@ -216,17 +216,17 @@ impl Evidence {
     /// Turns the sums into shares, once all rounds are in.
     pub fn finish(&mut self, load: Load, transactions: u64, packets: Packets) {
         let polled = self.stack.map_or(self.busy_poll_rx_packets, |s| s.hits);
-        // In the open loop only the server waits in the arm's way.
+        // In the open loop only the server waits in the arm's mode.
         let each = match load {
             Load::Closed { .. } => packets.request + packets.response,
             Load::Open { .. } => packets.request,
         };
         let received = transactions * each;
-        // TCP's acknowledgements are packets too; more than all is all.
+        // TCP's acknowledgements are packets too, so the share is limited to 1.
         self.busy_polled_share = (polled as f64 / received.max(1) as f64).min(1.0);
     }
 
-    /// The few words for the table.
+    /// A short form for the table.
     pub fn summary(&self, arm: &Arm, transactions: u64) -> String {
         let mut words = Vec::new();
         if arm.mode == Mode::BusyPoll || self.busy_polled_share > 0.01 {
@@ -242,7 +242,7 @@ impl Evidence {
     }
 }
 
-/// Of how many packets a message is made.
+/// The number of packets of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Packets {
@@ -251,7 +251,7 @@ pub struct Packets {
 }
 
 impl Packets {
-    /// Of messages of `size` where packets have up to `mtu` bytes (IPv4; TCP with timestamps).
+    /// For messages of `size` in packets of up to `mtu` bytes (IPv4; TCP with timestamps).
     pub fn of(size: Size, protocol: Protocol, mtu: usize) -> Self {
         let of = |bytes: usize| {
             let (bytes, room) = match protocol {
@@ -270,15 +270,15 @@ fn per(count: u64, transactions: u64) -> String {
     if each < 0.005 { "0".to_owned() } else { format!("{each:.2}") }
 }
 
-/// Half of the packets: below, most waits ended in sleep, and the figures are those of sleeping.
+/// Half of the packets: below, most waits ended in sleep, and the figures describe sleeping.
 const POLLED_ENOUGH: f64 = 0.5;
 /// A baseline in which this share was busy polled is no baseline.
 const POLLED_TOO_MUCH: f64 = 0.05;
 
-/// Why an arm's figures are not what its name says; none if they are.
+/// Why an arm's figures do not describe what its name says; none if they do.
 ///
-/// In the open loop a loss is a result, and a server that never waits has nothing to poll for: only one that slept is
-/// not what its name says.
+/// In the open loop a loss is a result, and a server that never waits cannot poll: only a server that slept is
+/// invalid.
 pub fn objection(arm: &Arm, load: Load, transactions: u64, evidence: &Evidence) -> Option<String> {
     if transactions == 0 {
         return Some("no transaction finished".to_owned());
@@ -303,13 +303,13 @@ pub fn objection(arm: &Arm, load: Load, transactions: u64, evidence: &Evidence) 
                 Plane::Stack | Plane::Bare => "the stack's hits",
             };
             let cause = if evidence.napi_id == 0 && arm.plane == Plane::Stack {
-                "its packets came by the kernel, as the fragments of datagrams above the MTU do"
+                "its packets came through the kernel, as the fragments of datagrams above the MTU do"
             } else if evidence.napi_id == 0 {
                 "its socket has no napi id: the device runs without NAPI"
             } else if slept {
                 "it slept instead: the wait is longer than SO_BUSY_POLL (--busy-poll raises it)"
             } else {
-                "others delivered its packets: another poller or the softirq was faster"
+                "another poller or the softirq delivered its packets first"
             };
             Some(format!(
                 "did not busy poll: {counter} show {:.0}% of packets; {cause}",
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_packets_and_not_messages() {
+    fn shares_count_packets_and_not_messages() {
         let busy = arm("kernel-udp-busy-poll");
         let large = Size { request: 60_000, response: 60_000 };
         assert!(objection(&busy, CLOSED, 1000, &evidence_of(large, 2000, 1000)).is_some());
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_poll_arm_must_have_busy_polled() {
+    fn a_busy_poll_arm_that_did_not_busy_poll_is_invalid() {
         let busy = arm("kernel-udp-busy-poll");
         assert_eq!(objection(&busy, CLOSED, 1000, &evidence(1990, 1000)), None);
         let reason = objection(&busy, CLOSED, 1000, &evidence(0, 1000)).expect("invalid");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_names_the_cause() {
+    fn the_objection_names_the_cause() {
         let busy = arm("kernel-udp-busy-poll");
         let no_napi = Evidence { napi_id: 0, ..evidence(0, 1000) };
         assert!(objection(&busy, CLOSED, 1000, &no_napi).expect("invalid").contains("napi id"));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_open_loop_only_who_slept_has_not_polled() {
+    fn in_the_open_loop_only_a_server_that_slept_is_invalid() {
         let (busy, open) = (arm("kernel-udp-busy-poll"), Load::Open { rate: 1e5 });
         let overrun = Evidence { lost: 500, ..evidence(0, 1000) };
         assert_eq!(objection(&busy, open, 1000, &overrun), None);
@@ -392,14 +392,14 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_must_have_slept() {
+    fn a_baseline_that_did_not_sleep_is_invalid() {
         let blocking = arm("kernel-udp-blocking");
         assert_eq!(objection(&blocking, CLOSED, 1000, &evidence(0, 1000)), None);
         assert!(objection(&blocking, CLOSED, 1000, &evidence(1900, 1000)).is_some());
     }
 
     #[test]
-    fn loss_and_silence_are_invalid() {
+    fn losses_and_no_transactions_are_invalid() {
         let spin = arm("kernel-udp-spin");
         assert!(objection(&spin, CLOSED, 0, &evidence(0, 0)).is_some());
         let lossy = Evidence { lost: 20, ..evidence(0, 1000) };
@@ -408,12 +408,12 @@ mod tests {
     }
 
     #[test]
-    fn more_packets_than_messages_is_all_of_them() {
+    fn a_share_above_all_packets_is_limited_to_1() {
         assert_eq!(evidence(5000, 1000).busy_polled_share, 1.0);
     }
 
     #[test]
-    fn the_machine_counts_a_sleep() {
+    fn a_sleep_is_counted_as_a_voluntary_switch() {
         let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let cpu = busypoll_linux::topology::allowed().expect("affinity").iter().next().unwrap_or(0);
         let watch = Watch { lab: None, cpus: [cpu, cpu], threads: &[me] };

@@ -1,6 +1,6 @@
-//! Ctrl-C. While rounds are measured the first one ends the measuring, and what is finished is reported; the second one,
-//! and any other, ends the process at once. Nobody's call is interrupted for it: SIGINT is blocked, and a thread waits
-//! for it.
+//! Ctrl-C. While rounds are measured the first one ends the measurement, and finished rounds are reported; the second
+//! one, and any at another time, ends the process at once. No system call is interrupted for it: SIGINT is blocked,
+//! and a thread waits for it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,24 +12,24 @@ use busypoll_policy::say;
 
 use crate::units::show;
 
-/// No round is finished: there is nothing to report.
+/// No round is finished, so there is nothing to report.
 const NOTHING: u64 = 0;
-/// Reporting was asked for.
+/// Ctrl-C has asked for the report.
 const ASKED: u64 = u64::MAX;
-/// One of these two, or that a round is finished and how long what is measured may take, in nanoseconds.
+/// One of these two, or, once a round is finished, the longest time until the report, in nanoseconds.
 static STATE: AtomicU64 = AtomicU64::new(NOTHING);
 
-/// SIGINT is blocked in this thread and all that it starts.
+/// Proof that SIGINT is blocked in this thread and all that it starts.
 pub struct Held(());
 
-/// Blocks it, unless this process is to ignore it. To be called before there is a second thread, as that one would be
-/// ended by it.
+/// Blocks SIGINT, unless this process ignores it. Must be called before there is a second thread, as the signal would
+/// end the process through that one.
 ///
 /// # Errors
 /// The system's.
 pub fn hold() -> io::Result<Option<Held>> {
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: room for the answer, and nothing is changed.
+    // SAFETY: `now` has room for the result, and nothing is changed.
     let asked = unsafe { libc::sigaction(libc::SIGINT, std::ptr::null(), now.as_mut_ptr()) };
     // SAFETY: written if the call succeeded.
     if asked != 0 || unsafe { now.assume_init() }.sa_sigaction == libc::SIG_IGN {
@@ -40,15 +40,15 @@ pub fn hold() -> io::Result<Option<Held>> {
 }
 
 impl Held {
-    /// Waits for it, in a thread of its own.
+    /// Starts a thread that waits for SIGINT.
     ///
     /// # Errors
-    /// No thread to be had.
+    /// If no thread can be started.
     pub fn listen(&self) -> io::Result<()> {
         let listen = || {
             loop {
                 let mut signal = 0;
-                // SAFETY: a valid set, and room for the answer.
+                // SAFETY: a valid set, and room for the result.
                 if unsafe { libc::sigwait(&sigint(), &raw mut signal) } != 0 {
                     return;
                 }
@@ -65,7 +65,7 @@ impl Held {
         thread::Builder::new().name("interrupts".into()).spawn(listen).map(drop)
     }
 
-    /// Ends the process by the signal if it has come meanwhile: who has started it, a shell's loop, is to know.
+    /// If SIGINT has come, ends the process by that signal, so that its parent, such as a shell's loop, learns of it.
     pub fn pass_on(self) {
         if is_asked() {
             end();
@@ -73,20 +73,20 @@ impl Held {
     }
 }
 
-/// A round is finished; the measurements of the next one take so long at the most.
+/// Reports a finished round; the measurements of the next one take at most `longest`.
 pub fn round_is_finished(longest: Duration) {
     let nanos = u64::try_from(longest.as_nanos()).unwrap_or(ASKED).clamp(NOTHING + 1, ASKED - 1);
     let set = |state| (state != ASKED).then_some(nanos);
     let _ = STATE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
 }
 
-/// Whether to measure no further.
+/// Whether to stop measuring.
 pub fn is_asked() -> bool {
     STATE.load(Ordering::Relaxed) == ASKED
 }
 
 fn end() {
-    // SAFETY: plain calls; the default action is to end.
+    // SAFETY: a plain call; the default action ends the process.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     let _ = mask(libc::SIG_UNBLOCK);
     // SAFETY: a plain call.
@@ -94,7 +94,7 @@ fn end() {
 }
 
 fn mask(how: libc::c_int) -> io::Result<()> {
-    // SAFETY: a valid set; the former one is not wanted.
+    // SAFETY: a valid set; the old mask is not requested.
     match unsafe { libc::pthread_sigmask(how, &sigint(), std::ptr::null_mut()) } {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
@@ -103,7 +103,7 @@ fn mask(how: libc::c_int) -> io::Result<()> {
 
 fn sigint() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: the first call makes it a set, of which the second takes a valid signal.
+    // SAFETY: the first call initialises the set, to which the second adds a valid signal.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);

@@ -1,5 +1,5 @@
-//! The report as data: what `--json` writes and what the table is made from. Field names are the
-//! interface; scripts read them.
+//! The report as data: what `--json` writes and what the table is made from. Scripts depend on the field
+//! names.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -14,15 +14,15 @@ use crate::stats::RttUs;
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Where and how.
+    /// The machine and the settings.
     pub machine: Machine,
-    /// What no packet can beat.
+    /// The physical limit of any round trip.
     pub limit: Limit,
-    /// Measured arms, by p50.
+    /// Measured arms, sorted by p50.
     pub arms: Vec<ArmReport>,
     /// Arms that could not be measured.
     pub skipped: Vec<SkippedReport>,
-    /// Arms against arms, within this run.
+    /// Ratios between arms of this run.
     pub comparisons: Vec<Comparison>,
 }
 
@@ -37,21 +37,21 @@ pub struct Machine {
     pub cpu_model: String,
     /// CPUs online.
     pub cpus_online: usize,
-    /// Runs under a hypervisor.
+    /// Whether it is a virtual machine.
     pub virtual_machine: bool,
     /// The client's CPU.
     pub client_cpu: u32,
-    /// Where the server is with `--host`; null on this machine.
+    /// The server's address with `--host`; null on this machine.
     pub server: Option<String>,
-    /// The server's CPU; null where there is but one, and for a server on another machine.
+    /// The server's CPU; null if there is only one, and for a server on another machine.
     pub server_cpu: Option<u32>,
-    /// The two share a core.
+    /// Whether the two share a core.
     pub share_core: bool,
-    /// Where nothing says that they do, how often they did. Not looked for with `--workload loss` and `--host`.
+    /// If topology does not say so, how often they did. Not measured with `--workload loss` and `--host`.
     pub one_core: OneCore,
     /// What a clock reading costs; every round trip includes one.
     pub clock_overhead_ns: f64,
-    /// Of all CPU time, the share that was idle while the benchmark did nothing, 0 to 1; null where it was not looked at
+    /// The idle share of all CPU time while the benchmark did nothing, 0 to 1; null if it was not measured
     /// (`--stages`, `--workload loss`).
     pub idle_cpu_share: Option<f64>,
     /// Rounds.
@@ -67,7 +67,7 @@ pub struct Machine {
 /// The physical limit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Limit {
-    /// Median round trip of a cache line between the two CPUs; null where there is but one, and between
+    /// Median round trip of a cache line between the two CPUs; null if there is only one, and between
     /// machines.
     pub shared_memory_rtt_us: Option<f64>,
 }
@@ -83,7 +83,7 @@ pub struct ArmReport {
     pub protocol: Protocol,
     pub mode: Mode,
     pub placement: Placement,
-    /// Of the sweep's 64 KiB a datagram carries 65507 bytes.
+    /// For the sweep's 64 KiB a datagram carries 65507 bytes.
     pub request_bytes: usize,
     pub response_bytes: usize,
     pub transactions: u64,
@@ -91,7 +91,7 @@ pub struct ArmReport {
     /// 95 % confidence interval of `rtt_us.p50`; null with a single round.
     pub p50_ci95: Option<[f64; 2]>,
     pub transactions_per_second: f64,
-    /// Microseconds of CPU per transaction, whole machine; null where other programs hide it.
+    /// Microseconds of CPU per transaction, whole machine; null if other programs hide it.
     pub service_demand_us: Option<f64>,
     pub evidence: Evidence,
     /// False if the arm did not do what its name says.
@@ -108,7 +108,7 @@ pub struct ArmReport {
 pub struct SkippedReport {
     /// Its name.
     pub name: String,
-    /// Why, and what would help.
+    /// The reason, and the remedy.
     pub reason: String,
 }
 
@@ -125,13 +125,13 @@ pub struct Comparison {
     pub ci95: Option<[f64; 2]>,
 }
 
-/// Whether a report could be written to `path`. Leaves no file where there was none.
+/// Checks whether a report can be written to `path`. Creates no file permanently.
 ///
 /// # Errors
 /// One line naming the file.
 pub fn check(path: &Path) -> Result<(), String> {
     let is_there = path.metadata();
-    // Opening a pipe and closing it again would end its reader.
+    // Opening and closing a pipe would make its reader see the end.
     if is_there.as_ref().is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
         return Ok(());
     }
@@ -140,7 +140,7 @@ pub fn check(path: &Path) -> Result<(), String> {
         format!("cannot write {path}: {e}; name a file in a folder where you may write")
     })?;
     if is_there.is_err() {
-        // What cannot be removed is empty, and about to be written.
+        // If it cannot be removed, it stays empty until it is written.
         let _ = fs::remove_file(path);
     }
     Ok(())
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::report::tests::sample;
 
-    /// The schema as scripts rely on it. A change here breaks them.
+    /// The schema that scripts rely on. A change here breaks them.
     #[test]
     fn the_schema_is_stable() {
         let json: serde_json::Value =
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_named() {
+    fn an_unwritable_file_is_named_in_the_error() {
         let error = write(Path::new("/nowhere/at/all.json"), &sample()).expect_err("no folder");
         assert!(error.contains("/nowhere/at/all.json") && error.lines().count() == 1, "{error}");
     }

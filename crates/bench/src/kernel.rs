@@ -1,4 +1,4 @@
-//! The kernel plane's endpoints: UDP and TCP sockets that sleep, busy poll or are spun on.
+//! The kernel plane's endpoints: UDP and TCP sockets that sleep, busy poll or spin.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -16,7 +16,7 @@ use crate::open;
 use crate::slot::{self, Announce, Load, Plan, Slot};
 use crate::workload::{self, Endpoint, GIVE_UP, PATIENCE, Polling};
 
-/// The server's in a host that has no other.
+/// The server's port in a lab host.
 const PORT: u16 = 7000;
 
 /// Runs a kernel arm once.
@@ -26,7 +26,7 @@ const PORT: u16 = 7000;
 pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
     let server = plan.lab.map_or(Ipv4Addr::LOCALHOST, |lab| lab.server.ipv4());
     let wait = Wait::of(arm.mode, plan.busy_poll);
-    // The open loop's generator never sleeps, in any arm: only the server's waiting differs.
+    // The open loop's client never sleeps, in any arm: only the server's waiting differs.
     let client_wait = match plan.load {
         Load::Closed { .. } => wait,
         Load::Open { .. } => Wait::Spin,
@@ -105,19 +105,19 @@ fn one_line(doing: &'static str) -> impl Fn(io::Error) -> String {
     move |e| format!("{doing}: {e}")
 }
 
-/// How a kernel socket waits.
+/// How a thread waits on a kernel socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// Asleep in recv(2).
     Sleep,
     /// recv(2) with `SO_BUSY_POLL`, in microseconds.
     BusyPoll(u32),
-    /// recv(2) with `MSG_DONTWAIT`, round and round.
+    /// recv(2) with `MSG_DONTWAIT`, in a loop.
     Spin,
 }
 
 impl Wait {
-    /// The mode's way of waiting on a kernel socket.
+    /// The wait of a mode on a kernel socket.
     pub fn of(mode: Mode, busy_poll: Duration) -> Self {
         match mode {
             Mode::Blocking | Mode::Interrupt => Self::Sleep,
@@ -130,17 +130,17 @@ impl Wait {
 
     fn apply(self, socket: impl AsFd) -> Result<(), String> {
         let socket = socket.as_fd();
-        // Also when it is to be 0: net.core.busy_read may have given it another value.
+        // Also for 0: net.core.busy_read may have set another value.
         let micros = if let Self::BusyPoll(micros) = self { micros } else { 0 };
         match sockopt::set_busy_poll(socket, micros) {
-            // A kernel without busy polling cannot do it by accident either.
+            // A kernel without busy polling does not poll anyway.
             Err(busypoll_linux::Error::Unsupported { .. }) if micros == 0 => {}
             other => other.map_err(|e| e.to_string())?,
         }
         SockRef::from(&socket).set_read_timeout(Some(PATIENCE)).map_err(one_line("SO_RCVTIMEO"))
     }
 
-    /// Receives once in this way; none after [`PATIENCE`].
+    /// Receives once with this wait; none after [`PATIENCE`].
     fn recv(
         self,
         socket: impl AsFd,
@@ -200,8 +200,8 @@ impl<'a> Udp<'a> {
         Ok(Self { socket, wait, clock, connected: true, only_from: None })
     }
 
-    /// Serves on a bound socket; connects to the first that speaks, because only a connected UDP
-    /// socket follows the NAPI its packets come from.
+    /// Serves on a bound socket. Connects to the first sender, because only a connected UDP
+    /// socket follows the NAPI id of its packets.
     ///
     /// # Errors
     /// One line.
@@ -210,7 +210,7 @@ impl<'a> Udp<'a> {
         Ok(Self { socket, wait, clock, connected: false, only_from: None })
     }
 
-    /// Listens to nobody but `peer`.
+    /// Ignores messages that are not from `peer`.
     pub fn only_from(self, peer: IpAddr) -> Self {
         Self { only_from: Some(peer), ..self }
     }
@@ -265,10 +265,10 @@ impl<'a> Tcp<'a> {
         Self::new(stream, wait, clock)
     }
 
-    /// Listens, announces, and takes the first connection.
+    /// Listens, announces the address, and accepts the first connection.
     ///
     /// # Errors
-    /// One line; also when nobody connects within five seconds.
+    /// One line; also if no client connects within five seconds.
     pub fn server(
         at: SocketAddr,
         wait: Wait,
@@ -279,7 +279,7 @@ impl<'a> Tcp<'a> {
         Self::accept(&Self::listen(at, announce)?, wait, clock, only_from)
     }
 
-    /// Listens, and announces it.
+    /// Listens, and announces the address.
     fn listen(at: SocketAddr, announce: &Announce) -> Result<TcpListener, String> {
         let listener = TcpListener::bind(at).map_err(one_line("bind"))?;
         announce.ready(listener.local_addr().map_err(one_line("getsockname"))?);
@@ -290,7 +290,7 @@ impl<'a> Tcp<'a> {
         Ok(listener)
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     fn accept(
         listener: &TcpListener,
         wait: Wait,
@@ -359,18 +359,18 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn a_peer_that_goes_silent_in_the_middle_of_a_message_ends_the_exchange() {
+    fn a_peer_that_goes_silent_in_the_middle_of_a_message_is_an_error() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let at = listener.local_addr().expect("an address");
         let clock = Clock::default();
         thread::scope(|scope| {
             let client = || Tcp::client(at, Wait::Sleep, &clock).expect("connected");
-            // More than any buffers take, to one that does not read.
+            // More than all buffers take, to a peer that does not read.
             let sender = scope.spawn(move || client().send(&vec![0; 64 << 20]));
             let receiver = scope.spawn(move || client().recv(&mut [0; 2]));
             let mut peers = [(); 2].map(|()| listener.accept().expect("a peer").0);
             peers.iter_mut().for_each(|peer| peer.write_all(&[0]).expect("half a message"));
-            let sent = sender.join().expect("no panic").expect_err("nobody reads");
+            let sent = sender.join().expect("no panic").expect_err("the peer does not read");
             let received = receiver.join().expect("no panic").expect_err("half a message");
             assert_eq!([sent.kind(), received.kind()], [io::ErrorKind::TimedOut; 2]);
         });

@@ -1,11 +1,11 @@
 //! The benchmark behind `busypoll bench`: workloads, arms, statistics, reports.
 //!
-//! An [arm](arm::Arm) is one way of carrying a request and waiting for its response. Arms run in
+//! An [arm](arm::Arm) is one way to carry a request and to wait for its response. Arms run in
 //! interleaved [rounds](schedule), each once per round in a [slot], on pinned CPUs, between two
 //! readings of the machine's own [counters](evidence). The [report] gives medians over rounds and
-//! paired ratios with confidence intervals, and calls an arm invalid that did not do what its name says.
+//! paired ratios with confidence intervals, and calls an arm invalid if it did not do what its name says.
 //!
-//! What the command does can be done from a program:
+//! A program can do what the command does:
 //!
 //! ```no_run
 //! use busypoll_bench::cli::{BenchArgs, run_bench};

@@ -1,20 +1,20 @@
-//! The physical limit: a cache line handed to and fro between two CPUs. No packet can be faster.
+//! The physical limit: a cache line passed back and forth between two CPUs. No packet can be faster.
 //!
-//! Each round trip is timed and recorded by itself, exactly as the arms' transactions are, so that a
-//! ratio to the limit compares like with like. Measured on a two-CPU Sapphire Rapids guest, p50 in ns
-//! a round trip, the range over 100 ms rounds while other programs came and went:
+//! Each round trip is timed and recorded separately, exactly like an arm's transactions, so that a
+//! ratio to the limit is meaningful. Measured on a two-CPU Sapphire Rapids guest, p50 in ns
+//! per round trip, the range over 100 ms rounds with varying other load:
 //!
-//! | | one line for both ways (this file) | a line for each way |
+//! | | one line for both directions (this file) | a line for each direction |
 //! |---|---|---|
 //! | each timed and recorded | 200-270 | 240-330 |
 //! | 32 in a row, timed as a whole | 105-145 | 225-315 |
 //! | the same, a clock reading after each | 105-165, without PAUSE 215-255 | 265-320 |
 //! | the same, a clock reading and a recording after each | 200-275 | 260-320 |
 //!
-//! So back to back the hardware does twice as well, but only while almost nothing happens between an
+//! So without pauses the hardware is twice as fast, but only while almost nothing happens between an
 //! answer and the next request: some 20 ns of work there cost 90. Probably the other side's polling
 //! has by then taken the line back to shared, and the write must fetch it again. Every transaction of
-//! an arm has such work, so this limit has it too; it is the limit of exchanges, not of wires.
+//! an arm has such work, so this limit has it too: it is the limit of transactions, not of links.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -25,7 +25,7 @@ use busypoll_linux::topology;
 use crate::clock::Clock;
 use crate::stats::{self, Rtts};
 
-/// The name of the limit where arms are named.
+/// The name of the limit in lists of arms.
 pub const NAME: &str = "shared-memory";
 
 const MIN_SAMPLES: u64 = 200;
@@ -35,10 +35,10 @@ const STOP: u64 = u64::MAX;
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Plays ping-pong between `client` and `server` for `time`; each sample is one round trip.
+/// Runs a ping-pong between `client` and `server` for `time`; each sample is one round trip.
 ///
 /// # Errors
-/// One line when a CPU cannot be used.
+/// One line if a CPU cannot be used.
 pub fn ping_pong(clock: &Clock, client: u32, server: u32, time: Duration) -> Result<Rtts, String> {
     let line = Line(AtomicU64::new(0));
     let word = &line.0;
@@ -91,13 +91,13 @@ fn ping(
         n += 2;
         true
     };
-    // The first answer proves that the server runs; the clock starts after it.
+    // The first answer shows that the server runs; the time starts after it.
     if !round_trip() {
         return Ok(rtts);
     }
     let mut from = clock.now();
     let end = from + clock.ticks(time);
-    // Enough samples for a median, also where the other thread has to wait for its CPU.
+    // Enough samples for a median, even if the other thread must wait for its CPU.
     while from < end || rtts.len() < MIN_SAMPLES {
         if !round_trip() {
             return Ok(rtts);
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_trip_takes_time_and_ends() {
+    fn a_round_trip_takes_time_and_the_ping_pong_ends() {
         let Ok(pair) = topology::default_pair() else {
             return busypoll_lab::needs::skipped(module_path!(), "two CPUs");
         };
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_not_there_is_one_line() {
+    fn a_missing_cpu_is_an_error_of_one_line() {
         let allowed = topology::allowed().expect("affinity");
         let here = allowed.iter().next().expect("a CPU");
         for (client, server) in [(here, 8191), (8191, here)] {

@@ -1,4 +1,4 @@
-//! What a reader must know about the machine to judge the figures.
+//! The facts about the machine that are needed to judge the figures.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn cpu_model(cpuinfo: &str) -> String {
-    // Arm names no model there; its architecture is better than nothing.
+    // Arm has no model name there: use the architecture instead.
     field(cpuinfo, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpuinfo_of_a_guest() {
+    fn model_and_hypervisor_are_read_from_a_guests_cpuinfo() {
         let text =
             "processor\t: 0\nmodel name\t: A CPU @ 3 GHz: fast\nflags\t\t: fpu hypervisor lm\n";
         assert_eq!(cpu_model(text), "A CPU @ 3 GHz: fast");

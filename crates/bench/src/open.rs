@@ -1,5 +1,5 @@
-//! Connections and sockets that are open and idle beside the one that is measured, which is the last one opened:
-//! how both ends make them, and what each takes of this process's memory and of the kernel's.
+//! Idle connections and sockets that are open besides the measured one, which is the last one opened:
+//! how both ends open them, and how much memory of this process and of the kernel each takes.
 
 use std::fs;
 use std::io;
@@ -16,18 +16,18 @@ use crate::arm::{Arm, Nic, Plane, Protocol};
 use crate::slot::{self, Announce, Plan, Slot};
 use crate::workload::{Endpoint, Polling, TRIES};
 
-/// Bytes of one idle end: of a connection, which has both of its ends in this process, or a socket.
+/// Bytes per idle object: a connection, which has both ends in this process, or a socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Weight {
-    /// Growth of this process's resident memory; null where the kernel does not say.
+    /// Growth of this process's resident memory; null if the kernel does not report it.
     pub process: Option<f64>,
-    /// Growth of the kernel's objects, those of other programs meanwhile among them; null without root, to whom
-    /// alone the kernel tells.
+    /// Growth of the kernel's objects, including those of other programs meanwhile; null without root, which
+    /// reading them needs.
     pub kernel: Option<f64>,
 }
 
-/// Runs an arm once with so many connections or sockets open at the server and at the client. `serve` and
-/// `connect` are as [`slot::run`]'s, and open theirs by [`Party::open`].
+/// Runs an arm once with this many connections or sockets open at the server and at the client. `serve` and
+/// `connect` are as for [`slot::run`], and open theirs by [`Party::open`].
 ///
 /// # Errors
 /// As [`slot::run`].
@@ -40,12 +40,12 @@ pub fn run<S: Endpoint, C: Endpoint>(
     let (weight, why) = (OnceLock::new(), OnceLock::new());
     let (to_client, from_server) = sync_channel(1);
     let (to_server, from_client) = sync_channel(1);
-    // All but the first of each end are made between the two weighings.
+    // All but the first of each end are opened between the two readings.
     let made = [servers, clients].map(|count| (count - 1).max(1)).iter().sum();
     let scale = (servers > 1).then_some((&weight, made));
     let server = Party { count: servers, to: to_client, from: from_client, scale: None };
     let client = Party { count: clients, to: to_server, from: from_server, scale };
-    // The end that fails takes the other with it; the reason is the first one's.
+    // If one end fails, the other fails too; the reason is that of the first failure.
     let noted = |failure: &String| {
         let _ = why.set(failure.clone());
     };
@@ -60,28 +60,28 @@ pub fn run<S: Endpoint, C: Endpoint>(
     }
 }
 
-/// One end while it opens what is to be open.
+/// One end while it opens its connections or sockets.
 pub struct Party<'a> {
     count: usize,
     to: SyncSender<()>,
     from: Receiver<()>,
-    /// Where the end that weighs writes it down, and for how many.
+    /// The result of the end that measures, and the number of objects.
     scale: Option<(&'a OnceLock<Weight>, usize)>,
 }
 
 impl Party<'_> {
-    /// Opens all, one after another. `make` is told whether it makes the last, and returns when that has
-    /// exchanged what it is to exchange.
+    /// Opens all, one after another. The argument of `make` says whether it is the last, and `make` returns after its
+    /// exchange of messages.
     ///
     /// # Errors
-    /// Those of `make`; one line where the other end failed.
+    /// Those of `make`; one line if the other end failed.
     pub fn open<E: Endpoint>(
         self,
         mut make: impl FnMut(bool) -> Result<E, String>,
     ) -> Result<Beside<E>, String> {
         let others = self.count - 1;
         let mut idle = Vec::with_capacity(others);
-        // With the first, neighbours are known and threads have their own.
+        // After the first one, neighbours are resolved and threads have their own memory.
         if others > 0 {
             idle.push(make(false)?);
         }
@@ -114,7 +114,7 @@ impl Party<'_> {
     }
 }
 
-/// The last one opened, and the others.
+/// The last one opened, which is measured, and the idle others.
 pub struct Beside<E: Endpoint> {
     end: E,
     idle: Vec<E>,
@@ -122,7 +122,7 @@ pub struct Beside<E: Endpoint> {
 
 impl<E: Endpoint> Drop for Beside<E> {
     fn drop(&mut self) {
-        // Not sooner: an option is memory.
+        // Only now, as the option takes memory.
         self.idle.iter_mut().for_each(E::abandon);
         self.end.abandon();
     }
@@ -146,7 +146,7 @@ impl<E: Endpoint> Endpoint for Beside<E> {
     }
 }
 
-/// A byte to a server that [answers](answer).
+/// Sends a byte to a server that [answers](answer), and waits for one.
 ///
 /// # Errors
 /// One line.
@@ -155,7 +155,7 @@ pub fn ask(end: &mut impl Endpoint) -> Result<(), String> {
     byte(end)
 }
 
-/// A byte from a client that [asks](ask), and one back.
+/// Waits for a byte from a client that [asks](ask), and sends one back.
 ///
 /// # Errors
 /// One line.
@@ -177,15 +177,15 @@ fn text(e: io::Error) -> String {
     e.to_string()
 }
 
-/// Descriptors for all else.
+/// Descriptors for other purposes.
 const OTHERS: usize = 256;
 
-/// Sees to it that this process may have the descriptors for `count` open ones.
+/// Raises the limit of file descriptors for `count` open connections or sockets.
 ///
 /// # Errors
 /// One line that names the limit.
 pub fn room(arm: &Arm, count: usize) -> Result<(), String> {
-    // In user space the sockets are no files, but over AF_XDP each local port is held in the kernel.
+    // In user space sockets are no files, but over AF_XDP a kernel socket reserves each local port.
     let files = match (arm.plane, arm.nic, arm.protocol) {
         (_, Nic::Cable, _) => return Ok(()),
         (Plane::Kernel, _, Protocol::Tcp) => 2 * count,
@@ -196,7 +196,7 @@ pub fn room(arm: &Arm, count: usize) -> Result<(), String> {
     if has.current.is_none_or(|current| current >= need) {
         return Ok(());
     }
-    // Root may have more than its limit.
+    // Root may exceed its hard limit.
     let maximum = has.maximum.map(|maximum| maximum.max(need));
     setrlimit(Resource::Nofile, Rlimit { current: Some(need), maximum }).map_err(|_| {
         let has = has.maximum.unwrap_or_default();
@@ -227,17 +227,17 @@ impl Reading {
     }
 }
 
-/// Since when nothing has come or gone over a connection that is idle: what a host and the kernel keep for one that
-/// is not, they have let go by then.
+/// The time after which a connection counts as idle: by then a host and the kernel have released what they keep only
+/// for active ones.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// What earlier runs have left is given back: room that the process has and does not use would take the new ones
-/// in without growing, and the kernel frees sockets some time after they are closed.
+/// Gives back what earlier runs have left: free memory of the process would take the new objects without
+/// growth, and the kernel frees sockets some time after they are closed.
 fn settle() {
     const PAUSE: Duration = Duration::from_millis(20);
     const CALM: u64 = 64 << 10;
     #[cfg(target_env = "gnu")]
-    // SAFETY: it touches free memory alone.
+    // SAFETY: affects only free memory.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -254,15 +254,15 @@ fn settle() {
     }
 }
 
-/// Counted page by page: the quicker figures of /proc are up to half a megabyte behind.
+/// Counted by pages: the faster figures of /proc lag by up to half a megabyte.
 fn resident() -> Option<u64> {
     let rollup = fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Everything small that the kernel keeps: a socket is one object of its protocol's, an inode, a file, a name.
-/// Which caches hold it all differs from kernel to kernel, so all are summed up.
+/// All small objects of the kernel: a socket consists of a protocol's object, an inode, a file, a dentry.
+/// Which caches they are in differs between kernels, so all caches are summed.
 fn kernel_objects() -> Option<u64> {
     objects(&fs::read_to_string("/proc/slabinfo").ok()?)
 }
@@ -285,7 +285,7 @@ mod tests {
     use crate::arm::ARMS;
 
     #[test]
-    fn a_slabinfo_is_summed_up() {
+    fn the_caches_of_a_slabinfo_are_summed() {
         let text = "slabinfo - version: 2.1\n\
             # name <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables\n\
             UDP 73 144 1344 12 4 : tunables 0 0 0 : slabdata 12 12 0\n\
@@ -295,23 +295,23 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_touched_is_seen_and_given_back() {
+    fn touched_memory_is_measured_and_given_back() {
         const BYTES: usize = 64 << 20;
         let before = Reading::now();
         let block = vec![1u8; BYTES];
         let weight = Reading::now().since(&before, BYTES);
-        // Other tests run beside.
+        // Other tests run at the same time.
         assert!(weight.process.is_some_and(|each| (0.5..1.5).contains(&each)), "{weight:?}");
         drop(block);
     }
 
     #[test]
-    fn more_than_a_process_may_have_is_refused_in_one_line() {
+    fn more_descriptors_than_allowed_are_refused_in_one_line() {
         let arm = |name: &str| *ARMS.iter().find(|a| a.name == name).expect("in the table");
         let why = room(&arm("kernel-tcp-busy-poll"), 1 << 40).expect_err("a limit");
         assert!(why.contains("ulimit -Hn") && why.lines().count() == 1, "{why}");
         assert_eq!(room(&arm("kernel-tcp-busy-poll"), 1), Ok(()));
-        // Its connections are no files.
+        // Connections over the cable are no files.
         assert_eq!(room(&arm("stack-cable-tcp-busy-poll"), 1 << 40), Ok(()));
     }
 }

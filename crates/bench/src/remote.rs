@@ -1,5 +1,5 @@
-//! The control connection between `busypoll bench --host` and `busypoll serve`: one JSON message a line,
-//! each answered by one. It is silent while an arm is measured.
+//! The control connection between `busypoll bench --host` and `busypoll serve`: one JSON message per line,
+//! each answered by one. No messages are sent while an arm is measured.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
@@ -16,27 +16,27 @@ use crate::evidence::Window;
 use crate::slot::Plan;
 use crate::workload::Polling;
 
-/// Where `busypoll serve` listens: TCP for control, UDP for datagrams; TCP data on the next port.
+/// The port of `busypoll serve`: TCP for control, UDP for datagrams; TCP data on the next port.
 pub const PORT: u16 = 7117;
-/// Both sides must speak the same.
+/// The protocol version, which both sides must share.
 pub const VERSION: u32 = 1;
 
 const CONNECT: Duration = Duration::from_secs(3);
-/// Longer than any answer takes, idle control included.
+/// Longer than any answer takes, including the idle control.
 const ANSWER: Duration = Duration::from_secs(30);
 const LONGEST_LINE: u64 = 64 * 1024;
 
-/// What the bench asks.
+/// Requests of the bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Ask {
-    /// First of all.
+    /// The first message.
     Hello {
         /// [`VERSION`].
         version: u32,
     },
-    /// Measure what the machine uses while nothing happens.
+    /// Measure the machine's CPU use while nothing happens.
     Idle {
-        /// For how long.
+        /// The time.
         millis: u64,
     },
     /// Serve an arm.
@@ -45,11 +45,11 @@ pub enum Ask {
     Begin,
     /// The measurement has ended.
     End,
-    /// Serve no more.
+    /// Stop serving the arm.
     Stop,
 }
 
-/// What the server is to do.
+/// The arm to serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Job {
@@ -61,7 +61,7 @@ pub struct Job {
     pub response_bytes: usize,
 }
 
-/// What the server answers.
+/// Answers of the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
     /// To [`Ask::Hello`].
@@ -71,7 +71,7 @@ pub enum Reply {
     },
     /// To [`Ask::Idle`].
     Idle(Usage),
-    /// To [`Ask::Start`]: it takes messages.
+    /// To [`Ask::Start`]: the address that takes messages.
     Ready(SocketAddr),
     /// To [`Ask::Begin`].
     Done,
@@ -79,7 +79,7 @@ pub enum Reply {
     Stopped(Polling),
     /// To [`Ask::End`]: what the server's machine counted since [`Ask::Begin`].
     Window(Window),
-    /// It cannot, and why.
+    /// The request failed, and why.
     Refused(String),
 }
 
@@ -94,12 +94,12 @@ impl Control {
     pub fn new(stream: TcpStream) -> Result<Self, String> {
         let options = || -> std::io::Result<()> {
             stream.set_nodelay(true)?;
-            // A peer that lost its power must not keep a spinning server here for hours.
+            // Otherwise a peer that lost power would keep a spinning server here for hours.
             let alive = TcpKeepalive::new().with_time(Duration::from_secs(5));
             let alive = alive.with_interval(Duration::from_secs(1)).with_retries(5);
             let socket = SockRef::from(&stream);
             socket.set_tcp_keepalive(&alive)?;
-            // And where something is on its way, keepalive does not ask.
+            // Keepalive probes are not sent while data is unacknowledged.
             socket.set_tcp_user_timeout(Some(Duration::from_secs(10)))
         };
         options().map_err(|e| format!("control connection: {e}"))?;
@@ -117,16 +117,16 @@ impl Control {
         guard.get_ref().write_all(line.as_bytes()).map_err(|e| format!("control connection: {e}"))
     }
 
-    /// Waits for a message; none when the peer has closed.
+    /// Waits for a message; none if the peer has closed.
     ///
     /// # Errors
-    /// One line; also for what is not a message.
+    /// One line; also for an invalid message.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<T>, String> {
         let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = String::new();
         let n = guard.by_ref().take(LONGEST_LINE).read_line(&mut line);
         if n.as_ref().is_err_and(|e| e.kind() == ErrorKind::WouldBlock) {
-            // A late answer would be taken for the next one's: there is none.
+            // A late answer would be taken for the next one's, so the connection ends.
             let _ = guard.get_ref().shutdown(Shutdown::Both);
         }
         let wrong = |e: std::io::Error| match e.kind() {
@@ -144,7 +144,7 @@ impl Control {
     }
 }
 
-/// Reads `ADDRESS` or `ADDRESS:PORT`. What has several colons and no brackets is an IPv6 address alone.
+/// Splits `ADDRESS` or `ADDRESS:PORT`. Several colons without brackets mean an IPv6 address without a port.
 fn split(host: &str) -> Result<(&str, u16), String> {
     let (name, port) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((name, "")) => (name, None),
@@ -161,10 +161,10 @@ fn split(host: &str) -> Result<(&str, u16), String> {
     }
 }
 
-/// A server, seen from the bench.
+/// The server, as used by the bench.
 pub struct Remote {
     control: Control,
-    /// Where it is, for messages.
+    /// Its address, for messages.
     pub name: String,
 }
 
@@ -183,7 +183,7 @@ impl Remote {
         for address in addresses {
             match TcpStream::connect_timeout(&address, CONNECT) {
                 Ok(stream) => {
-                    // Only the bench may lose patience; the server waits for it as long as it lives.
+                    // Only the bench has a timeout; the server waits as long as the bench lives.
                     let patience =
                         |time| stream.set_read_timeout(Some(time)).map_err(|e| e.to_string());
                     patience(CONNECT)?;
@@ -198,12 +198,12 @@ impl Remote {
             }
         }
         Err(format!(
-            "--host {host}: nobody answers at {last}; run `busypoll serve` there and let TCP {port} and the \
+            "--host {host}: no answer at {last}; run `busypoll serve` there and let TCP {port} and the \
              next, UDP {port} through its firewall"
         ))
     }
 
-    /// The largest packet on the way there, in bytes, if the kernel knows.
+    /// The path MTU to the server, in bytes, if the kernel knows it.
     pub fn mtu(&self) -> Option<usize> {
         let guard = self.control.0.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = guard.get_ref();
@@ -239,7 +239,7 @@ impl Remote {
         }
     }
 
-    /// What went wrong with the connection, with its other end and the remedy.
+    /// Adds the other end and the remedy to an error of the connection.
     fn named<T>(&self, result: Result<T, String>) -> Result<T, String> {
         result.map_err(|e| format!("--host {}: {e}; is `busypoll serve` running there?", self.name))
     }
@@ -248,7 +248,7 @@ impl Remote {
         format!("{} gave an answer out of turn: {reply:?}", self.name)
     }
 
-    /// Starts serving an arm; says where.
+    /// Starts serving an arm; returns the server's address.
     ///
     /// # Errors
     /// One line.
@@ -278,7 +278,7 @@ impl Remote {
         }
     }
 
-    /// The measurement has ended: the server machine's counters.
+    /// Ends the measurement: returns the counters of the server's machine.
     ///
     /// # Errors
     /// One line.
@@ -289,7 +289,7 @@ impl Remote {
         }
     }
 
-    /// Serving ends.
+    /// Stops serving the arm.
     ///
     /// # Errors
     /// One line.
@@ -300,7 +300,7 @@ impl Remote {
         }
     }
 
-    /// Runs an idle control there, and `here` meanwhile.
+    /// Runs an idle control there, and `here` at the same time.
     ///
     /// # Errors
     /// One line.
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_has_a_port_or_the_usual_one() {
+    fn a_host_has_a_port_or_the_default() {
         for (host, name, port) in [
             ("10.0.0.2", "10.0.0.2", PORT),
             ("10.0.0.2:9000", "10.0.0.2", 9000),

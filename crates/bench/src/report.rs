@@ -1,4 +1,4 @@
-//! From what was measured to what is reported: figures, ratios, the verdict on each arm.
+//! Turns measurements into a report: figures, ratios, the verdict on each arm.
 
 use crate::arm::{ARMS, Arm, Mode, Nic, Plane, Protocol};
 use crate::demand::{self, Usage};
@@ -10,7 +10,7 @@ use crate::slot::Slot;
 use crate::stack;
 use crate::stats::{self, RttUs};
 
-/// Sums up a run. `machine` is filled in by the caller except for what the run itself found out.
+/// Summarises a run. The caller fills in `machine` except for what the run itself found out.
 pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> Report {
     let idle = outcome.idle;
     machine.idle_cpu_share = idle.idle_share();
@@ -34,7 +34,7 @@ pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> Re
     }
 }
 
-/// One arm over all its rounds.
+/// Summarises one arm over all its rounds.
 pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
     let arm = &run.arm;
     let slots = || run.slots.iter().flatten();
@@ -81,7 +81,7 @@ fn p50(slot: &Slot) -> f64 {
     stats::quantile_us(&slot.rtts, 0.5)
 }
 
-/// The medians of an arm's rounds; none where there is no round.
+/// The medians of an arm's rounds; none for a missing round.
 pub(crate) fn medians(run: &ArmRun) -> Vec<Option<f64>> {
     run.slots.iter().map(|slot| slot.as_ref().map(p50)).collect()
 }
@@ -90,7 +90,7 @@ fn limit_medians(outcome: &Outcome) -> Vec<Option<f64>> {
     outcome.limit.iter().map(|r| Some(stats::quantile_us(r.as_ref()?, 0.5))).collect()
 }
 
-/// The best valid blocking arm of a protocol: what every other arm has to beat.
+/// The best valid blocking arm of a protocol: the baseline of all others.
 pub fn best_blocking(arms: &[ArmReport], protocol: Protocol) -> Option<&ArmReport> {
     arms.iter()
         .filter(|a| a.plane == Plane::Kernel && a.mode == Mode::Blocking)
@@ -98,8 +98,8 @@ pub fn best_blocking(arms: &[ArmReport], protocol: Protocol) -> Option<&ArmRepor
         .min_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50))
 }
 
-/// Which arms an arm is compared with besides the best blocking one: its own limit, and its
-/// counterpart in the kernel at the same placement.
+/// The arms that an arm is compared with besides the best blocking one: its own limit, and its
+/// counterpart in the kernel with the same placement.
 fn yardsticks(arm: &Arm) -> Vec<&'static str> {
     let counterpart = |a: &Arm| match (arm.mode, a.plane) {
         (Mode::BusyPoll, Plane::Bare) => a.nic == arm.nic,
@@ -118,7 +118,7 @@ fn yardsticks(arm: &Arm) -> Vec<&'static str> {
 }
 
 fn comparisons(outcome: &Outcome, arms: &[ArmReport]) -> Vec<Comparison> {
-    // Only valid arms: a ratio with one that did something else says nothing.
+    // Only valid arms: a ratio with an arm that did something else is meaningless.
     let medians_of = |name: &str| -> Option<Vec<Option<f64>>> {
         if name == limit::NAME {
             return Some(limit_medians(outcome));
@@ -179,7 +179,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A report with one of everything.
+    /// A report with an example of everything.
     pub(crate) fn sample() -> Report {
         let arm = |name: &str, mode, placement, p50: f64, demand, valid: bool| ArmReport {
             name: name.into(),
@@ -313,9 +313,9 @@ pub(crate) mod tests {
         let outcome = Outcome {
             arms: vec![
                 run("kernel-udp-blocking", &[40, 41, 39], false),
-                // Polled although it was to sleep.
+                // Polled although it should sleep.
                 run("kernel-udp-blocking-same-cpu", &[5, 5, 5], true),
-                // Slept although it was to poll.
+                // Slept although it should poll.
                 run("kernel-udp-busy-poll", &[38, 38, 38], false),
             ],
             ..Outcome::default()
@@ -326,7 +326,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_failed_round_is_left_out_of_the_pairing() {
+    fn a_failed_round_is_left_out_of_the_pairs() {
         let mut broken = run("kernel-udp-spin", &[10, 20, 10], false);
         broken.slots[1] = None;
         let outcome = Outcome {

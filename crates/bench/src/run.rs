@@ -1,5 +1,5 @@
-//! A run: which arms can be measured here, in which order, and what each gave. Owns the lab and the
-//! progress bar; prints nothing.
+//! A run: the arms that can be measured here, their order, and their results. Owns the lab and the
+//! progress bar; prints nothing else.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::fmt::Write;
@@ -23,30 +23,30 @@ use crate::stats::Rtts;
 use crate::units::Size;
 use crate::{bare, interrupt, kernel, limit, open, stack};
 
-/// Of [`Lab`].
+/// The MTU of [`Lab`].
 const LAB_MTU: usize = 1500;
 
 /// The CPUs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpus {
-    /// The client's, and the server's in same-cpu arms.
+    /// The client's, which same-cpu arms use for the server, too.
     pub client: u32,
-    /// The server's; none where this process may use one CPU only, or the server is on another machine.
+    /// The server's; none if this process may use only one CPU, or the server is on another machine.
     pub server: Option<u32>,
-    /// The two are SMT siblings.
+    /// Whether the two are SMT siblings.
     pub share_core: bool,
 }
 
 impl Cpus {
-    /// The pair the user named, or the best there is.
+    /// The pair that the user named, or the best available.
     ///
     /// # Errors
-    /// One line when a named CPU cannot be used.
+    /// One line if a named CPU cannot be used.
     pub fn choose(named: Option<(u32, u32)>) -> Result<Self, String> {
         let allowed = topology::allowed().map_err(|e| e.to_string())?;
         if let Some((client, server)) = named {
             for cpu in [client, server] {
-                // Pinning checks what can be checked: online, affinity, cpuset.
+                // Pinning checks that the CPU is online and allowed.
                 topology::pin(cpu).map(drop).map_err(|e| format!("--cpus: {e}"))?;
             }
             let share_core = topology::cpu(client).siblings.contains(server);
@@ -62,14 +62,14 @@ impl Cpus {
     }
 }
 
-/// What all arms of a measurement have in common.
+/// The common settings of all arms of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Message sizes.
     pub size: Size,
     /// Pacing.
     pub load: Load,
-    /// Connections, or the server's UDP sockets, that are open, the measured one included; none: that one alone.
+    /// The number of open connections, or UDP sockets of the server, including the measured one; none: only that one.
     pub open: Option<usize>,
     /// `SO_BUSY_POLL` of busy-poll arms.
     pub busy_poll: Duration,
@@ -84,7 +84,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Those of `busypoll bench`: a byte each way, flat out, in 8 rounds and 40 s.
+    /// The defaults of `busypoll bench`: one byte each way, without gaps, in 8 rounds and 40 s.
     fn default() -> Settings {
         Settings {
             size: Size { request: 1, response: 1 },
@@ -99,7 +99,7 @@ impl Default for Settings {
     }
 }
 
-/// One arm's rounds; none where a round failed.
+/// One arm's rounds; none for a failed round.
 #[derive(Debug, Clone)]
 pub struct ArmRun {
     /// The arm.
@@ -113,42 +113,42 @@ pub struct ArmRun {
 pub struct Skipped {
     /// Its name.
     pub name: &'static str,
-    /// Why, and what would help.
+    /// The reason, and the remedy.
     pub reason: String,
 }
 
-/// What a measurement gave.
+/// The result of a measurement.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// The shared-memory limit, by round; none with one CPU, between machines, and where it does not count.
+    /// The shared-memory limit, by round; none with one CPU, between machines, and for rounds that are left out.
     pub limit: Vec<Option<Rtts>>,
     /// Arms with at least one round.
     pub arms: Vec<ArmRun>,
-    /// The others.
+    /// The arms without any.
     pub skipped: Vec<Skipped>,
     /// The idle control.
     pub idle: Usage,
-    /// What was seen of the cores the CPUs were on.
+    /// How often the CPUs shared a core.
     pub one_core: OneCore,
-    /// How many rounds were finished when Ctrl-C ended the measuring; none where it did not.
+    /// The number of finished rounds if Ctrl-C ended the measurement.
     pub stopped_after: Option<usize>,
 }
 
-/// The place where arms run.
+/// The environment that arms run in.
 pub struct Bench {
     /// The run's clock.
     pub clock: Clock,
     /// The run's CPUs.
     pub cpus: Cpus,
     veth: Result<Lab, String>,
-    // A lab of its own: an XDP program on the kernel arms' veth would change what they measure.
+    // A separate lab: an XDP program on the kernel arms' veth would change what they measure.
     xdp: Result<Lab, String>,
     remote: Option<Remote>,
     host: Option<Host>,
 }
 
 impl Bench {
-    /// Makes the lab where that is possible; arms that need it are skipped with the reason elsewhere.
+    /// Makes the labs if possible; otherwise arms that need one are skipped with the reason.
     pub fn new(cpus: Cpus, arms: &[Arm]) -> Self {
         let lab = |nic| {
             if !arms.iter().any(|a| a.nic == nic) {
@@ -168,17 +168,17 @@ impl Bench {
 
     /// A bench whose server is on another machine; stack arms go over `host`.
     pub fn with_remote(cpus: Cpus, remote: Remote, host: Option<Host>) -> Self {
-        // The second CPU of the pair serves nothing here.
+        // The second CPU of the pair is not used here.
         let cpus = Cpus { server: None, share_core: false, ..cpus };
         Self { remote: Some(remote), host, ..Self::new(cpus, &[]) }
     }
 
-    /// The machine the server is on, if it is another.
+    /// The server's machine, if it is another one.
     pub fn server(&self) -> Option<&str> {
         self.remote.as_ref().map(|remote| remote.name.as_str())
     }
 
-    /// Why an arm cannot run here; none if nothing is known against it.
+    /// Why an arm cannot run here, as far as known.
     fn obstacle(&self, arm: &Arm) -> Option<String> {
         if self.remote.is_some() {
             let lacks = arm.plane == Plane::Stack && self.host.is_none();
@@ -202,7 +202,7 @@ impl Bench {
         if let Some(count) = plan.open {
             open::room(arm, count)?;
         }
-        // Ten thousand connections leave nothing behind for the next to meet.
+        // A lab of its own, so that the remains of ten thousand connections do not affect the next run.
         let fresh = plan.lab.filter(|_| plan.open.is_some()).map(|_| lab(self.cpus)).transpose()?;
         let plan = &Plan { lab: fresh.as_ref().or(plan.lab), ..*plan };
         match (arm.nic, arm.plane) {
@@ -239,10 +239,10 @@ impl Bench {
         }
     }
 
-    /// Gives `run` the plan of one arm out of `arms`, each of which has its share of the duration.
+    /// Calls `run` with the plan of one of `arms`, each of which gets its share of the duration.
     ///
     /// # Errors
-    /// One line when the duration is too short; inside, why this arm cannot run.
+    /// One line if the duration is too short; inside, why this arm cannot run.
     pub fn once<R>(
         &self,
         arm: &Arm,
@@ -265,7 +265,7 @@ impl Bench {
         Ok(both)
     }
 
-    /// The shared-memory limit; none without two CPUs of this machine.
+    /// The shared-memory limit; none without two CPUs on this machine.
     fn limit(&self, time: Duration) -> Result<Option<(Rtts, Shared)>, String> {
         let Cpus { client, server, .. } = self.cpus;
         let ping_pong = |server| {
@@ -279,8 +279,8 @@ impl Bench {
     /// Measures `arms` in interleaved rounds.
     ///
     /// # Errors
-    /// One line when the duration is too short, or when the machine's counters do not answer. What
-    /// keeps a single arm from running is in [`Outcome::skipped`].
+    /// One line if the duration is too short, or if the machine's counters cannot be read. The errors of
+    /// single arms are in [`Outcome::skipped`].
     pub fn measure(
         &self,
         arms: &[Arm],
@@ -291,8 +291,8 @@ impl Bench {
         Ok(outcomes.into_iter().next().unwrap_or_default())
     }
 
-    /// Measures `arms` with each of `settings` in the same rounds, for what is to be compared by rounds. They
-    /// have their number of rounds in common, and share their time. One outcome for each.
+    /// Measures `arms` with each of `settings` in the same rounds, so that the results can be compared by round. All
+    /// have the same number of rounds, and share the time. One outcome for each.
     ///
     /// # Errors
     /// As [`Bench::measure`].
@@ -302,7 +302,7 @@ impl Bench {
         settings: &[Settings],
         title: &str,
     ) -> Result<Vec<Outcome>, String> {
-        // An arm's own are neighbours.
+        // The settings of one arm are neighbours.
         let units: Vec<(&Arm, &Settings)> =
             arms.iter().flat_map(|arm| settings.iter().map(move |s| (arm, s))).collect();
         let mut skipped: BTreeMap<usize, String> = BTreeMap::new();
@@ -323,7 +323,7 @@ impl Bench {
         'rounds: for (round, order) in schedule::rounds(runnable.len(), rounds).iter().enumerate() {
             let idle = self.idle(budget.idle)?;
             common.idle.add(idle);
-            // Before the arms and after them in turn, as the arms themselves change ends.
+            // Alternately before and after the arms, as the arms' order is reversed in each second round.
             if round % 2 == 0 {
                 limit[round] = self.limit(budget.limit)?;
             }
@@ -333,7 +333,7 @@ impl Bench {
                 }
                 let (arm, settings) = units[i];
                 progress.set_message(arm.name);
-                // An arm that failed once is left out: half its rounds compare with nothing.
+                // An arm that failed once is left out: half its rounds cannot be compared.
                 if let Entry::Vacant(free) = skipped.entry(i) {
                     let once = || self.run_once(arm, &self.plan(arm, settings, &budget));
                     match siblings::watch(&self.clock, self.cpus, arm.placement, once) {
@@ -371,7 +371,7 @@ impl Bench {
     }
 }
 
-/// Why this process can have no AF_XDP, where it is clear: it has made itself root of a user namespace.
+/// Why this process cannot use AF_XDP, if that is known: it has made itself root of a user namespace.
 pub(crate) fn no_xdp() -> Option<&'static str> {
     busypoll_lab::in_own_user_namespace().then_some(
         "needs root: for an ordinary user bench makes its hosts in a user namespace of its own, where the kernel \
@@ -385,7 +385,7 @@ fn lab(cpus: Cpus) -> Result<Lab, String> {
     Lab::builder().cpus(cpus.client, server).build().map_err(|e| e.to_string())
 }
 
-/// How many rounds were finished when Ctrl-C ended the measuring; none where all were.
+/// The number of finished rounds if Ctrl-C ended the measurement; none if all were finished.
 pub(crate) fn stopped_after(finished: usize, rounds: usize) -> Result<Option<usize>, String> {
     if finished == rounds {
         return Ok(None);
@@ -397,11 +397,11 @@ pub(crate) fn stopped_after(finished: usize, rounds: usize) -> Result<Option<usi
     Ok(Some(finished))
 }
 
-/// A bar on a terminal's stderr, nothing elsewhere. It is drawn between measurements only.
+/// A progress bar on stderr if that is a terminal. It is drawn only between measurements.
 pub(crate) fn progress(steps: usize, title: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {left}  {msg}") {
-        // Before the first step nothing is known.
+        // Before the first step there is no estimate.
         let left = |state: &ProgressState, to: &mut dyn Write| match state.pos() {
             0 => {}
             _ => drop(write!(to, "{:#} left", HumanDuration(state.eta()))),

@@ -1,12 +1,12 @@
-//! In which order arms run, and for how long: interleaved rounds, each second one backwards
-//! (A B C, C B A, …), so that a drift of the machine falls on all arms alike.
+//! The order and the duration of arms: interleaved rounds, each second one backwards
+//! (A B C, C B A, …), so that a drift of the machine affects all arms alike.
 
 use std::time::Duration;
 
 /// The order of arms in each round.
 ///
-/// Pairs of rounds mirror each other, and each pair starts one arm further on, so that over an
-/// even number of rounds every arm has the same mean position and changing neighbours.
+/// Each pair of rounds is mirrored, and starts one arm after the pair before, so that over an
+/// even number of rounds every arm has the same mean position and varying neighbours.
 pub fn rounds(arms: usize, rounds: usize) -> Vec<Vec<usize>> {
     (0..rounds)
         .map(|round| {
@@ -20,12 +20,12 @@ pub fn rounds(arms: usize, rounds: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// How the time of a run is divided.
+/// The division of a run's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Before each measurement: caches, neighbour entries, clocks.
+    /// The warm-up before each measurement: caches, neighbour entries, clocks.
     pub warm_up: Duration,
-    /// One arm in one round.
+    /// The measurement of one arm in one round.
     pub measure: Duration,
     /// The idle control of one round.
     pub idle: Duration,
@@ -33,19 +33,19 @@ pub struct Budget {
     pub limit: Duration,
 }
 
-/// The shortest slot that can hold a few hundred sleeping round trips.
+/// The shortest slot, enough for a few hundred blocking round trips.
 pub const MIN_SLOT: Duration = Duration::from_millis(10);
 
 impl Budget {
     /// Divides `total` over `rounds` rounds of `arms` arms.
     ///
     /// # Errors
-    /// One line when a slot would fall below [`MIN_SLOT`].
+    /// One line if a slot would be shorter than [`MIN_SLOT`].
     pub fn divide(total: Duration, arms: usize, rounds: usize) -> Result<Self, String> {
         Self::of_each(total, 1, arms, rounds)
     }
 
-    /// Divides `total` over the points of a sweep, of which each has `rounds` rounds of `arms` arms.
+    /// Divides `total` over the points of a sweep, each with `rounds` rounds of `arms` arms.
     ///
     /// # Errors
     /// As [`Budget::divide`].
@@ -60,7 +60,7 @@ impl Budget {
         let slot = total.div_f64(slots.max(1.0));
         if slot < MIN_SLOT {
             let least = MIN_SLOT.mul_f64(slots);
-            // Up to what is shown: what is read must be enough.
+            // Rounded up to the precision that is shown, so that the shown time is enough.
             let least = Duration::from_millis((least.as_millis() as u64 / 10 + 1) * 10);
             let of_points = if points > 1 { format!(" x {points} points") } else { String::new() };
             return Err(format!(
@@ -123,9 +123,9 @@ mod tests {
         assert!(error.contains("40us") && error.lines().count() == 1, "{error}");
     }
 
-    /// Of a sweep each point, too.
+    /// Also for each point of a sweep.
     #[test]
-    fn the_least_time_named_is_enough() {
+    fn the_minimum_duration_in_the_error_is_enough() {
         for (points, arms, rounds) in [(1, 14, 8), (1, 31, 1000), (7, 5, 8), (8, 3, 7)] {
             let error = Budget::of_each(Duration::ZERO, points, arms, rounds).expect_err("nothing");
             let least = error.rsplit(' ').next().map(crate::units::time);

@@ -1,5 +1,5 @@
 //! `busypoll serve`: the far end of a benchmark between two machines. Serves one bench at a time, and
-//! only the machine it is controlled from.
+//! only the machine that controls it.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -21,10 +21,10 @@ use crate::stack;
 use crate::units::{Size, TCP_MAX, UDP_MAX};
 use crate::workload::{self, Polling, Stage};
 
-/// Longest idle control a peer may ask for.
+/// The longest idle control that a peer may request.
 const LONGEST_IDLE: Duration = Duration::from_secs(20);
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     listener: TcpListener,
     cpu: u32,
@@ -41,10 +41,10 @@ struct Running<'scope> {
 }
 
 impl Server {
-    /// Listens at `address` and will serve on `cpu`; stack arms on the interface `device`.
+    /// Listens at `address` to serve on `cpu`; stack arms use the interface `device`.
     ///
     /// # Errors
-    /// One line: the address is taken or the last there is, the CPU or the interface cannot be used.
+    /// One line: the port is in use or the highest possible, or the CPU or the interface cannot be used.
     pub fn bind(address: SocketAddr, cpu: u32, device: Option<&str>) -> Result<Self, String> {
         if address.port() == u16::MAX {
             return Err(format!(
@@ -65,7 +65,7 @@ impl Server {
         Ok(Self { listener, cpu, clock: Clock::default(), host })
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     ///
     /// # Errors
     /// One line.
@@ -73,10 +73,10 @@ impl Server {
         self.listener.local_addr().map_err(|e| e.to_string())
     }
 
-    /// Serves the next bench until it leaves. Tells who it was.
+    /// Serves the next bench until it disconnects. Returns its address.
     ///
     /// # Errors
-    /// One line: what ended it, if it was not the bench's leaving.
+    /// One line: the reason, if the session did not end with the bench's disconnecting.
     pub fn serve_one(&self) -> Result<SocketAddr, String> {
         let (stream, peer) = self.listener.accept().map_err(|e| format!("accept: {e}"))?;
         self.session(stream, peer).map_err(|e| format!("{peer}: {e}"))?;
@@ -131,7 +131,7 @@ impl Server {
         let signal = stage.clone();
         let worker = scope.spawn(move || {
             let _pinned = topology::pin(self.cpu).map_err(|e| e.to_string())?;
-            // The session reads it before anything else.
+            // The session reads the thread's id first.
             let _ = thread_sender.send(thread_id());
             let announce = Announce::new(sender);
             let busy_poll = Duration::from_micros(job.busy_poll_us);
@@ -170,7 +170,7 @@ impl Server {
             (Ok(thread), Ok(address)) => {
                 Ok((Running { worker, stage, thread, before: None }, address))
             }
-            // The worker ended before it was ready and has the reason.
+            // The worker ended before it was ready; its result has the reason.
             _ => match worker.join() {
                 Ok(Err(why)) => Err(why),
                 _ => Err("the server's thread ended early".to_owned()),
@@ -196,7 +196,7 @@ impl Server {
     }
 }
 
-/// What a peer may ask for.
+/// Checks the request of a peer.
 fn check(job: &Job, has_device: bool) -> Result<Size, String> {
     let most = if job.protocol == Protocol::Udp { UDP_MAX } else { TCP_MAX };
     let fits = |n: usize| (1..=most).contains(&n);
@@ -211,11 +211,11 @@ fn check(job: &Job, has_device: bool) -> Result<Size, String> {
     Ok(Size { request: job.request_bytes, response: job.response_bytes })
 }
 
-/// Ends a worker, at its next message or after one patience, and tells what it counted.
+/// Stops a worker, at its next message or after one [`PATIENCE`], and returns its counts.
 fn end(running: Option<Running<'_>>) -> Polling {
     let Some(running) = running else { return Polling::default() };
     running.stage.stop();
-    // Why it ended early, if it did, the bench notices as silence.
+    // If the worker failed earlier, the bench has noticed that no answers came.
     running.worker.join().ok().and_then(Result::ok).unwrap_or_default()
 }
 
@@ -236,20 +236,20 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_listen_is_told_what_keeps_him_from_it() {
+    fn an_address_that_cannot_be_listened_at_is_refused_with_the_reason() {
         let cpu = topology::allowed().expect("affinity").iter().next().expect("a CPU");
         let refused = |address| Server::bind(address, cpu, None).err().expect("refused");
         let taken = TcpListener::bind("127.0.0.1:0").and_then(|l| Ok((l.local_addr()?, l)));
         let (address, _listener) = taken.expect("a port");
         let why = refused(address);
         assert!(why.contains("another `busypoll serve`"), "{why}");
-        // TEST-NET-3 (RFC 5737) is nobody's.
+        // TEST-NET-3 (RFC 5737) is not an address of this machine.
         let why = refused(SocketAddr::from(([203, 0, 113, 7], 9000)));
         assert!(why.contains("`ip address`") && !why.contains("another"), "{why}");
     }
 
     #[test]
-    fn absurd_jobs_are_refused() {
+    fn invalid_jobs_are_refused() {
         assert!(check(&job(Protocol::Udp, 1), false).is_ok());
         assert!(check(&job(Protocol::Tcp, UDP_MAX + 1), false).is_ok());
         for (protocol, bytes) in

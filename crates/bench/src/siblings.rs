@@ -1,10 +1,10 @@
-//! Whether client and server had a core each. A virtual machine is not told: where its CPUs are not pinned, the host
-//! moves them among its cores and their hardware threads, and each placement lasts for seconds. On one core, spinners
-//! slow each other down by half, a cache line changes hands in a sixth of the time, and figures of both placements
-//! do not compare.
+//! Whether client and server had a core each. A virtual machine does not know: if its CPUs are not pinned, the host
+//! moves them among its cores and SMT siblings, and each placement lasts for seconds. On one core, spinners
+//! slow each other down by half, a cache line is passed on in a sixth of the time, and figures of the two placements
+//! cannot be compared.
 //!
-//! So it is measured, before and after each measurement: two CPUs of one core have its arithmetic units in common, and
-//! the one computes slower while the other does, too. On an EPYC 9004 guest: 1.5 to 1.6 times as long, else 1.00.
+//! So it is measured, before and after each measurement: two CPUs of one core share its arithmetic units, and
+//! each computes slower while the other does, too. On an EPYC 9004 guest: 1.5 to 1.6 times as long, else 1.00.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,36 +18,36 @@ use crate::clock::Clock;
 use crate::run::Cpus;
 use crate::stats;
 
-/// By which factor what two CPUs compute at once takes longer, at least, if they share a core.
+/// If two CPUs share a core, computing at the same time takes longer by at least this factor.
 const SLOWER: f64 = 1.25;
 
-/// Rounds in which no arm shared a core that are enough for comparisons.
+/// This many rounds in which no arm shared a core are enough for comparisons.
 const ENOUGH: usize = 3;
 
-/// In how many measurements of a run its two CPUs shared a core.
+/// The number of measurements in which the two CPUs shared a core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct OneCore {
-    /// Measurements in which it was looked for: those of a CPU for each end, unless these are known siblings.
+    /// Measurements in which this was tested: those with a CPU for each end, unless these are known siblings.
     pub measured: usize,
-    /// They shared one at the beginning or at the end.
+    /// Those in which they shared one at the beginning or at the end.
     pub shared: usize,
-    /// So many of those count for nothing: all, if enough rounds are left without them.
+    /// Those of them that are left out: all, if enough rounds remain without them.
     pub left_out: usize,
 }
 
-/// Whether the two CPUs shared a core in a measurement; none: there was none, or nobody looked.
+/// Whether the two CPUs shared a core in a measurement; none if there was no measurement or no test.
 pub type Shared = Option<bool>;
 
-/// Of one arm; none where a round failed.
+/// The rounds of one arm; none for a failed round.
 pub type Rounds<T> = Vec<Option<(T, Shared)>>;
 
-/// What was seen of the CPUs in each round.
+/// The results of the test in each round.
 pub fn shared<T>(rounds: &Rounds<T>) -> Vec<Shared> {
     rounds.iter().map(|round| round.as_ref()?.1).collect()
 }
 
 impl OneCore {
-    /// What follows from the rounds of all arms. It goes by what was seen of the CPUs, never by the figures.
+    /// Evaluates the rounds of all arms. Uses only the results of the test, never the figures.
     pub fn judge(arms: &[Vec<Shared>]) -> Self {
         let count = |seen| arms.iter().flatten().filter(|shared| **shared == Some(seen)).count();
         let shared = count(true);
@@ -63,14 +63,14 @@ impl OneCore {
         rounds.into_iter().map(|round| round.and_then(counts)).collect()
     }
 
-    /// Of several runs.
+    /// Adds another run.
     pub fn add(&mut self, other: Self) {
         self.measured += other.measured;
         self.shared += other.shared;
         self.left_out += other.left_out;
     }
 
-    /// What a reader must know; none if there is nothing to tell.
+    /// The note for the report; none if there is nothing to report.
     pub fn note(&self) -> Option<String> {
         let Self { measured, shared, left_out } = *self;
         let count = match left_out {
@@ -91,7 +91,7 @@ impl OneCore {
     }
 }
 
-/// Measures, and looks at the CPUs before and after, unless nothing is to be learnt of them.
+/// Runs a measurement, with a test of the CPUs before and after, unless the answer is known.
 pub fn watch<T>(
     clock: &Clock,
     cpus: Cpus,
@@ -111,7 +111,7 @@ pub fn watch<T>(
 /// Whether the two share a core at this moment. Takes about a millisecond.
 ///
 /// # Errors
-/// One line when a CPU cannot be used.
+/// One line if a CPU cannot be used.
 pub fn share_core(clock: &Clock, one: u32, other: u32) -> Result<bool, String> {
     const NOT_YET: u32 = 0;
     const RUNS: u32 = 1;
@@ -142,7 +142,7 @@ pub fn share_core(clock: &Clock, one: u32, other: u32) -> Result<bool, String> {
     })
 }
 
-/// What a burst takes: the middle of several, as either of the two CPUs may be taken away for a moment.
+/// The duration of a burst: the median of several, as either CPU may be interrupted for a moment.
 fn burst_ns(clock: &Clock) -> f64 {
     let bursts: Vec<f64> = (0..25)
         .map(|_| {
@@ -154,7 +154,7 @@ fn burst_ns(clock: &Clock) -> f64 {
     stats::median(&bursts)
 }
 
-/// Some ten microseconds of work for all arithmetic units: eight chains, none of which waits for another.
+/// Some ten microseconds of work for all arithmetic units: eight chains that do not depend on each other.
 fn burst() {
     let mut chains: [u64; 8] = black_box([1, 2, 3, 4, 5, 6, 7, 8]);
     for _ in 0..4_000 {
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_shared_a_core_is_left_out_if_enough_is_left() {
+    fn measurements_on_a_shared_core_are_left_out_if_enough_remain() {
         let (no, yes) = (Some(false), Some(true));
         let on_one_cpu = vec![None; 5];
         let one_core = OneCore::judge(&[vec![no, yes, no, yes, no], on_one_cpu.clone()]);
@@ -181,7 +181,7 @@ mod tests {
         let note = one_core.note().unwrap_or_default();
         assert!(note.contains("in 2 of 5") && note.ends_with("left out"), "{note}");
 
-        // Each arm has three, of which they have two in common.
+        // Each arm has three unshared rounds, but only two are common to both.
         let few = OneCore::judge(&[vec![no, yes, no, no, no], vec![no, no, yes, yes, no]]);
         assert_eq!(few, OneCore { measured: 10, shared: 3, left_out: 0 });
         assert_eq!(few.keep(rounds())[1], Some('b'));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_not_there_is_one_line() {
+    fn a_missing_cpu_is_an_error_of_one_line() {
         let here = topology::allowed().expect("affinity").iter().next().expect("a CPU");
         for (one, other) in [(here, 8191), (8191, here)] {
             let error = share_core(&Clock::default(), one, other).expect_err("no such CPU");

@@ -1,5 +1,5 @@
-//! One arm, once: server and client threads on their CPUs and in their hosts, warm-up, measurement,
-//! evidence, and a reliable end. Everything an arm needs is made here and gone when it returns.
+//! One run of one arm: server and client threads on their CPUs and in their hosts, warm-up, measurement,
+//! evidence, and a reliable end. Everything an arm needs is created here and gone when it returns.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ use crate::stats::{self, Rtts};
 use crate::units::Size;
 use crate::workload::{self, Client, Endpoint, Polling, Stage, Tally};
 
-/// How requests are paced.
+/// The pacing of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
     /// The next request waits for the last answer, and for the gap since the last request.
@@ -29,21 +29,21 @@ pub enum Load {
         /// Zero = flat out.
         gap: Duration,
     },
-    /// So many requests a second, whatever comes back.
+    /// This many requests per second, whether or not answers come.
     Open {
         /// Requests per second.
         rate: f64,
     },
 }
 
-/// What to run, where and for how long.
+/// An arm's environment and duration.
 #[derive(Clone, Copy)]
 pub struct Plan<'a> {
     /// The run's clock.
     pub clock: &'a Clock,
-    /// The two hosts; none for arms that live inside the process.
+    /// The two hosts; none for arms inside the process.
     pub lab: Option<&'a Lab>,
-    /// The machine the server is on, if it is another.
+    /// The server's machine, if it is another one.
     pub remote: Option<&'a Remote>,
     /// The stack's host on this machine's interface, for arms between two machines.
     pub host: Option<&'a Host>,
@@ -55,7 +55,7 @@ pub struct Plan<'a> {
     pub size: Size,
     /// Pacing.
     pub load: Load,
-    /// Connections, or the server's UDP sockets, that are open, the measured one included; none: that one alone.
+    /// The number of open connections, or UDP sockets of the server, including the measured one; none: only that one.
     pub open: Option<usize>,
     /// `SO_BUSY_POLL` of busy-poll arms.
     pub busy_poll: Duration,
@@ -67,22 +67,22 @@ pub struct Plan<'a> {
     pub measure: Duration,
 }
 
-/// What one run gave.
+/// The result of one run.
 #[derive(Debug, Clone)]
 pub struct Slot {
     /// Round-trip times in nanoseconds.
     pub rtts: Rtts,
     /// Transactions and losses.
     pub tally: Tally,
-    /// The machine's counters meanwhile.
+    /// The machine's counters over the measurement.
     pub window: Window,
-    /// Both endpoints' own account, client's napi id.
+    /// The counts of both endpoints, with the client's napi id.
     pub polling: Polling,
-    /// Of the idle ones, where there are such.
+    /// The memory per idle object, if there are any.
     pub weight: Option<Weight>,
 }
 
-/// Tells the client where the server is.
+/// Passes the server's address to the client.
 pub struct Announce(SyncSender<SocketAddr>);
 
 impl Announce {
@@ -90,18 +90,18 @@ impl Announce {
         Self(sender)
     }
 
-    /// To be called once the address takes messages.
+    /// Must be called once the address takes messages.
     pub fn ready(&self, address: SocketAddr) {
-        // The client is gone only if it failed, and then says why itself.
+        // The client is gone only if it failed; its result has the reason.
         let _ = self.0.send(address);
     }
 }
 
-/// Runs one arm once. `serve` makes the server's endpoint and announces it, `connect` the client's;
-/// both are called on the thread, CPU and host they are for.
+/// Runs one arm once. `serve` makes the server's endpoint and announces it, `connect` makes the client's;
+/// both are called on the right thread, CPU and host.
 ///
 /// # Errors
-/// One line: the first thing that went wrong on either side.
+/// One line: the first error of either side.
 pub fn run<S: Endpoint, C: Endpoint>(
     plan: &Plan<'_>,
     serve: impl FnOnce(&Announce) -> Result<S, String> + Send,
@@ -124,7 +124,7 @@ pub fn run<S: Endpoint, C: Endpoint>(
         let client = scope.spawn(move || {
             let host = plan.lab.map(|lab| &*lab.client);
             inside(host, plan.client_cpu, move || {
-                // A closed channel means that the server failed and has the reason.
+                // A closed channel means that the server failed; its result has the reason.
                 let address = address.recv().map_err(|_| String::new())?;
                 let endpoint = connect(address)?;
                 let server_thread = server_thread.load(Ordering::Acquire);
@@ -136,7 +136,7 @@ pub fn run<S: Endpoint, C: Endpoint>(
                 let mut client = Client::new(endpoint, plan.clock, plan.size);
                 let result = measure(plan, &mut client, &watch, Far::Thread(stage));
                 stage.stop();
-                // Wakes a server that waits; one that has gone does not matter any more.
+                // Wakes a waiting server; if it is gone, this does not matter.
                 let _ = client.endpoint().send(&vec![0; plan.size.request]);
                 result
             })
@@ -149,7 +149,7 @@ pub fn run<S: Endpoint, C: Endpoint>(
                 join(plan.load, &mut slot.polling, server);
                 Ok(slot)
             }
-            // What broke the server usually broke the client, not the other way round.
+            // The server's error usually caused the client's.
             (_, Err(why)) => Err(why),
             (Err(why), Ok(_)) => Err(why),
         }
@@ -174,14 +174,14 @@ pub fn run_remote<C: Endpoint>(
         let watch = Watch { lab: None, cpus, threads: &[thread_id()] };
         measure(plan, &mut client, &watch, Far::Machine(remote))
     });
-    // Also after a failure: the server must not go on spinning.
+    // Also after a failure, or the server would continue to spin.
     let server = remote.stop();
     let mut slot = client?;
     join(plan.load, &mut slot.polling, server?);
     Ok(slot)
 }
 
-/// Both ends' counts in the closed loop; in the open loop only the server waits in the arm's way.
+/// Both ends' counts in the closed loop; in the open loop only the server waits in the arm's mode.
 fn join(load: Load, client: &mut Polling, server: Polling) {
     match load {
         Load::Closed { .. } => client.add(&server),
@@ -189,7 +189,7 @@ fn join(load: Load, client: &mut Polling, server: Polling) {
     }
 }
 
-/// The server, as the client's thread reaches it.
+/// The server, as seen by the client's thread.
 #[derive(Clone, Copy)]
 enum Far<'a> {
     Thread(&'a Stage),
@@ -261,7 +261,7 @@ pub(crate) fn inside<R: Send>(
     }
 }
 
-/// The calling thread, as /proc names it.
+/// The id of the calling thread, as in /proc.
 pub(crate) fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }

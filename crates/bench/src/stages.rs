@@ -1,5 +1,5 @@
-//! `--stages`: where a receive in the stack spends its time. Time stamps are taken at the edges the stack
-//! shows anyway: the NIC's doorbell, the pass over the ring, the frame handed up (a stamped NIC wraps the
+//! `--stages`: where a receive in the stack spends its time. Time stamps are taken at interfaces that the stack
+//! has anyway: the NIC's doorbell, the pass over the ring, the frame handed up (a stamped NIC wraps the
 //! real one), the host's delivery hook, recv's return.
 
 use std::fmt::Write;
@@ -18,7 +18,7 @@ use crate::stack;
 use crate::stats::{self, Rtts};
 use crate::table::{self, us_text};
 
-/// The last packet's time stamps, in ticks. One transaction is under way at a time, so one set is enough.
+/// The last packet's time stamps, in ticks. One transaction is in flight at a time, so one set is enough.
 #[derive(Debug, Default)]
 pub struct Stamps {
     /// The sender rings its doorbell.
@@ -27,9 +27,9 @@ pub struct Stamps {
     pass: AtomicU64,
     /// The frame is handed up.
     frame: AtomicU64,
-    /// Inet hands the datagram to its socket.
+    /// `inet` hands the datagram to its socket.
     socket: AtomicU64,
-    /// The floors above have returned: it is on the socket.
+    /// The delivery hook has returned: the datagram is in the socket's queue.
     queued: AtomicU64,
 }
 
@@ -49,14 +49,14 @@ impl Default for Times {
     }
 }
 
-/// Records the stages of every packet that its receiver has returned with.
+/// Records the stages of every packet for which recv has returned.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     /// Shared with the NICs.
     pub stamps: Arc<Stamps>,
-    /// Shared with whoever reports.
+    /// Shared with the code that reports.
     pub times: Arc<Mutex<Times>>,
-    /// Whether the receiver sleeps: then the time until a pass begins is its wake-up.
+    /// Whether the receiver sleeps: then the time until the pass begins is its wake-up.
     pub sleeps: bool,
 }
 
@@ -65,20 +65,20 @@ impl Recorder {
         Self { stamps: Arc::default(), times: Arc::default(), sleeps }
     }
 
-    /// To be called when inet hands a datagram to its socket.
+    /// The hook to call when `inet` hands a datagram to its socket.
     pub fn at_the_socket(&self, clock: &Clock) -> impl Fn() + Send + Sync + 'static {
         let (stamps, clock) = (self.stamps.clone(), clock.clone());
         move || stamps.socket.store(clock.now(), Ordering::Relaxed)
     }
 
-    /// To be called as soon as the receive has returned.
+    /// Must be called as soon as recv has returned.
     pub fn returned(&self, clock: &Clock) {
         let now = clock.now();
         let at = |stamp: &AtomicU64| stamp.load(Ordering::Relaxed);
         let s = &self.stamps;
         let (doorbell, frame) = (at(&s.doorbell), at(&s.frame));
         let (socket, queued) = (at(&s.socket), at(&s.queued));
-        // A pass that was under way when the bell rang does not count from before it.
+        // For a pass that had begun before the doorbell, only the time after the doorbell counts.
         let pass = at(&s.pass).max(doorbell);
         let waited = (doorbell, pass);
         let nothing = (0, 0);
@@ -98,7 +98,7 @@ impl Recorder {
     }
 }
 
-/// A NIC whose packets leave time stamps.
+/// A NIC whose packets are time stamped.
 pub struct Stamped<N> {
     nic: N,
     clock: Clock,
@@ -106,7 +106,7 @@ pub struct Stamped<N> {
     end: End,
 }
 
-/// Which end's packets are looked at.
+/// Which end of the link this NIC is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// Its doorbell is stamped.
@@ -156,7 +156,7 @@ impl TxQueue for Sender {
         partial: bool,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), RingFull> {
-        // Some rings show a frame to the peer when it is pushed: the stamp must be there before.
+        // Some rings show a frame to the peer as soon as it is pushed, so the stamp comes first.
         self.stamps.doorbell.store(self.clock.now(), Ordering::Relaxed);
         self.tx.push(len, partial, fill)
     }
@@ -185,12 +185,12 @@ impl RxQueue for Receiver {
     }
 }
 
-/// Where receives spend their time.
+/// The stages of receives, by arm.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StagesReport {
-    /// The sentence on top.
+    /// The sentence above the table.
     pub answer: String,
-    /// What one time stamp costs; each stage but the first holds about one.
+    /// The cost of one time stamp; each stage except the first includes about one.
     pub clock_overhead_ns: f64,
     /// By arm.
     pub arms: Vec<ArmStages>,
@@ -205,9 +205,9 @@ pub struct ArmStages {
     pub arm: String,
     /// How it waits.
     pub mode: Mode,
-    /// By stage, as in [`STAGES`].
+    /// The stages, as in [`STAGES`].
     pub stages_us: Vec<Stage>,
-    /// Doorbell to return.
+    /// From the doorbell to recv's return.
     pub total_us: f64,
 }
 
@@ -222,7 +222,7 @@ pub struct Stage {
     pub p99: f64,
 }
 
-/// Whether an arm has stages: a datagram is one packet, a TCP message need not be.
+/// Whether an arm has stages: a datagram is one packet, a TCP message may be several.
 pub fn is_staged(arm: &Arm) -> bool {
     arm.plane == Plane::Stack && arm.protocol == Protocol::Udp
 }
@@ -230,7 +230,7 @@ pub fn is_staged(arm: &Arm) -> bool {
 /// Measures the stages of the stack's arms.
 ///
 /// # Errors
-/// One line when no arm is the stack's or the duration is too short.
+/// One line if no arm is the stack's or the duration is too short.
 pub fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> Result<StagesReport, String> {
     let (stack, others): (Vec<Arm>, Vec<Arm>) = arms.iter().partition(|a| is_staged(a));
     if stack.is_empty() {
@@ -239,7 +239,7 @@ pub fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> Result<StagesRep
     let skip =
         |arm: &Arm, reason: &str| SkippedReport { name: arm.name.into(), reason: reason.into() };
     let mut skipped: Vec<SkippedReport> =
-        others.iter().map(|a| skip(a, "only the stack's UDP shows its stages")).collect();
+        others.iter().map(|a| skip(a, "only the stack's UDP has stages")).collect();
     let mut reports = Vec::new();
     for arm in &stack {
         let recorder = Recorder::new(arm.mode != Mode::BusyPoll);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_add_up_and_the_wait_has_its_name() {
+    fn stages_add_up_and_the_wait_is_named_by_the_mode() {
         let clock = Clock::default();
         let us = clock.ticks(std::time::Duration::from_micros(1));
         for (sleeps, first_two) in [(false, [40, 0]), (true, [0, 40])] {
@@ -348,7 +348,7 @@ mod tests {
             stamp(&recorder, [start, after(40), after(43), after(48), after(50)]);
             recorder.returned(&clock);
             let stages = p50(&recorder);
-            // Ticks and microseconds round to each other.
+            // Conversion between ticks and microseconds rounds.
             let near = |a: u64, b: u64| a.abs_diff(b) <= 1;
             assert!(near(stages[0], first_two[0]) && near(stages[1], first_two[1]), "{stages:?}");
             assert!((2..=3).contains(&stages[2]) && (4..=5).contains(&stages[3]), "{stages:?}");

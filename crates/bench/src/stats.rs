@@ -18,7 +18,7 @@ pub fn quantile_us(rtts: &Rtts, q: f64) -> f64 {
     rtts.value_at_quantile(q) as f64 / 1e3
 }
 
-/// The middle of `values`; the mean of the two middles if their number is even; 0 if none.
+/// The median of `values`: of an even number the mean of the two in the middle; 0 if empty.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -37,8 +37,8 @@ fn median_sorted(sorted: &[f64]) -> f64 {
 /// Latency figures of one arm, in microseconds.
 ///
 /// `p50` to `p99_9` are medians over rounds of that round's percentile, so that one disturbed
-/// round does not decide; `p99_99`, `max`, `min` and `mean` are taken over all transactions. None where a round
-/// (for `p99_99` all of them) has too few transactions for one to lie beyond: it would be the maximum by another name.
+/// round has little influence; `p99_99`, `max`, `min` and `mean` are over all transactions. None if a round
+/// (for `p99_99` all of them) has too few transactions for any to lie beyond: it would just be the maximum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct RttUs {
@@ -53,7 +53,7 @@ pub struct RttUs {
 }
 
 impl RttUs {
-    /// Sums up the rounds of one arm.
+    /// Summarises the rounds of one arm.
     pub fn over_rounds<'a>(rounds: impl Iterator<Item = &'a Rtts> + Clone) -> Self {
         let mid = |q| median(&rounds.clone().map(|r| quantile_us(r, q)).collect::<Vec<_>>());
         let fewest = rounds.clone().map(|r| r.len()).min().unwrap_or(0);
@@ -99,19 +99,19 @@ pub fn paired_ratio(arm: &[f64], baseline: &[f64]) -> Option<Ratio> {
     Some(Ratio { ratio: median(&ratios), ci95: ci95_of_median(&ratios) })
 }
 
-/// The same of the rounds that both have.
+/// The same, over the rounds that both have.
 pub fn ratio_of_rounds(arm: &[Option<f64>], baseline: &[Option<f64>]) -> Option<Ratio> {
     let both = arm.iter().zip(baseline).filter_map(|(a, b)| Some(((*a)?, (*b)?)));
     let (arm, baseline): (Vec<f64>, Vec<f64>) = both.unzip();
     paired_ratio(&arm, &baseline)
 }
 
-/// The 95 % interval of the median of what the rounds gave; none with less than two. Deterministic: the
-/// generator is seeded by a constant.
+/// The 95 % interval of the median of the rounds' values; none with fewer than two. Deterministic: the
+/// generator has a constant seed.
 ///
-/// A plain percentile interval is too narrow for the handful of rounds a run has. It is widened
+/// A plain percentile interval is too narrow for the few rounds of a run. It is widened
 /// as Hesterberg proposes (What Teachers Should Know About the Bootstrap, 2015, section 5.2,
-/// "expanded percentile interval"), which puts its coverage near what it claims.
+/// "expanded percentile interval"), which brings its coverage near the nominal one.
 pub fn ci95_of_median(values: &[f64]) -> Option<[f64; 2]> {
     let n = values.len();
     if n < 2 {
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn the_median_is_the_middle_or_the_mean_of_two() {
         assert_eq!(median(&[]), 0.0);
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_disturbed_round_does_not_decide() {
+    fn one_disturbed_round_has_little_influence() {
         let (mut calm, mut wild) = (histogram(), histogram());
         for _ in 0..1000 {
             calm.saturating_record(10_000);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_with_nothing_beyond_it_is_not_told() {
+    fn a_percentile_with_no_sample_beyond_it_is_left_out() {
         let of = |counts: &[u64]| {
             let rounds: Vec<Rtts> = counts
                 .iter()
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_covers_the_truth_as_often_as_it_says() {
+    fn the_intervals_coverage_is_near_95_percent() {
         let truth = 0.6;
         let mut random = SplitMix(42);
         for rounds in [6, 8, 10, 16] {

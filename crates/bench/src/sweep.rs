@@ -1,6 +1,6 @@
-//! The questions every user of busy polling asks, each answered by a table and a chart:
-//! at what size does the gain fade, what happens at high packet rates and what does a packet cost,
-//! what does interrupt coalescing change, and what do the connections cost that are open beside.
+//! The common questions about busy polling, each answered by a table and a chart:
+//! at what size does the gain end, what happens at high packet rates and what does a packet cost,
+//! what does interrupt coalescing change, and what do other open connections cost.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::table::{self, us_text};
 use crate::units::{Size, UDP_MAX};
 use crate::{answer, interrupt, machine, stats};
 
-/// Which question.
+/// The question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sweep {
-    /// At what size does the gain fade?
+    /// At what size does the gain end?
     Size,
     /// What happens at high packet rates, and what does each packet cost in CPU?
     Rate,
@@ -40,7 +40,7 @@ pub struct SweepReport {
     pub sweep: &'static str,
     /// The sentence that answers the question.
     pub answer: String,
-    /// Where and how.
+    /// The machine and the settings.
     pub machine: Machine,
     /// Left to right.
     pub points: Vec<Point>,
@@ -48,12 +48,12 @@ pub struct SweepReport {
     pub skipped: Vec<SkippedReport>,
 }
 
-/// One value of what is swept.
+/// One value of the swept setting.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
-    /// As a person writes it.
+    /// Its text.
     pub label: String,
-    /// Bytes, requests per second, microseconds (null for `adaptive`), or how many are open.
+    /// Bytes, requests per second, microseconds (null for `adaptive`), or the number open.
     pub value: Option<f64>,
     /// The arms, in table order.
     pub arms: Vec<PointArm>,
@@ -65,39 +65,39 @@ pub struct PointArm {
     /// Its figures.
     #[serde(flatten)]
     pub arm: ArmReport,
-    /// Microseconds on the server's CPU per request it answered; null where other programs hide it.
+    /// Microseconds on the server's CPU per request it answered; null if other programs hide it.
     pub server_cpu_us: Option<f64>,
-    /// What the open ones cost, in that sweep.
+    /// The cost of the open ones, in that sweep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open: Option<Open>,
 }
 
-/// What it costs an arm to have many open.
+/// The cost to an arm of many open connections or sockets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Open {
-    /// p50 as a multiple of that with one open; null where one of the two is not valid.
+    /// p50 as a multiple of that with one open; null if either of the two is not valid.
     pub p50_ratio: Option<f64>,
     /// 95 % confidence interval; null with a single round.
     pub ci95: Option<[f64; 2]>,
-    /// Bytes of an idle end of a connection, or an idle socket; the median over rounds. Null with one open.
+    /// Bytes per idle connection or socket; the median over rounds. Null with one open.
     pub idle_bytes: Option<Weight>,
 }
 
 const SIZES: [usize; 8] = [1, 64, 256, 1024, 1472, 4096, 16_384, 65_536];
 const OPEN: [u32; 4] = [1, 100, 1_000, 10_000];
 const RATES: [u32; 7] = [1_000, 5_000, 20_000, 50_000, 100_000, 200_000, 400_000];
-/// Between two requests at the lowest rate.
+/// The time between two requests at the lowest rate.
 pub fn longest_gap() -> Duration {
     Duration::from_secs(1) / RATES[0]
 }
 
-/// The interrupt delay that is compared with none.
+/// The interrupt delay that is compared with 0.
 pub const RX_USECS: u32 = 100;
-/// The open loop writes a number into each message.
+/// The open loop writes its sequence number into each message.
 pub const RATE_BYTES: usize = 16;
 
 impl Sweep {
-    /// The word on the command line.
+    /// The name on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Size => "size",
@@ -121,7 +121,7 @@ impl Sweep {
         ARMS.iter().filter(fits).copied().collect()
     }
 
-    /// Why an arm has no place in this sweep; none if it has.
+    /// Why an arm cannot be in this sweep, if it cannot.
     pub fn refuses(self, arm: &Arm) -> Option<&'static str> {
         match self {
             Self::Size => None,
@@ -141,7 +141,7 @@ impl Sweep {
         }
     }
 
-    /// Its points: label, value, and how each is measured.
+    /// The points: label, value, and the settings of each.
     pub fn steps(self, settings: &Settings) -> Vec<(String, Option<f64>, Settings)> {
         match self {
             Self::Size => SIZES
@@ -218,7 +218,7 @@ pub fn run(
         .map(|(label, value, settings)| ((label, value), Settings { duration: share, ..settings }))
         .unzip();
     let outcomes = match sweep {
-        // Its points are compared with each other.
+        // The points of this sweep are compared with each other.
         Sweep::Open => bench.measure_together(&arms, &all, sweep.word())?,
         _ => {
             let title = |label: &str| format!("{} {label}", sweep.word());
@@ -227,7 +227,7 @@ pub fn run(
             for ((label, _), settings) in each {
                 match bench.measure(&arms, settings, &title(label)) {
                     Ok(outcome) => outcomes.push(outcome),
-                    // The points before it are finished.
+                    // The points before this one are finished.
                     Err(_) if interrupt::is_asked() && !outcomes.is_empty() => {}
                     Err(why) => return Err(why),
                 }
@@ -240,7 +240,7 @@ pub fn run(
     };
     let mut points: Vec<Point> = Vec::new();
     let mut about = machine::describe(bench, settings);
-    // Points that were measured together were judged together.
+    // Points that were measured together were tested for a shared core together.
     let runs = if sweep == Sweep::Open { 1 } else { outcomes.len() };
     outcomes.iter().take(runs).for_each(|run| about.one_core.add(run.one_core));
     for (((label, value), settings), outcome) in names.into_iter().zip(all).zip(&outcomes) {
@@ -271,7 +271,7 @@ pub fn run(
     Ok(SweepReport { sweep: sweep.word(), answer, machine: about, points, skipped })
 }
 
-/// What the rounds of an arm say of those that are open, `one` being its rounds with a single one.
+/// The cost of the open ones in the rounds of an arm; `one` are its rounds with a single one.
 fn open(run: &ArmRun, one: Option<&ArmRun>) -> Open {
     let ratio =
         one.and_then(|one| stats::ratio_of_rounds(&report::medians(run), &report::medians(one)));
@@ -289,7 +289,7 @@ fn open(run: &ArmRun, one: Option<&ArmRun>) -> Open {
     }
 }
 
-/// What a request costs on the CPU that answers it.
+/// The cost of a request on the CPU that answers it.
 fn server_cpu_us(run: &ArmRun, outcome: &Outcome) -> Option<f64> {
     let mut usage = demand::Usage::default();
     let mut transactions = 0;
@@ -316,7 +316,7 @@ fn count_text(n: u32) -> String {
     }
 }
 
-/// What an idle one takes: `1.6 KiB`, `0 B`.
+/// Bytes per idle object: `1.6 KiB`, `0 B`.
 pub fn weight_text(bytes: Option<f64>) -> String {
     match bytes {
         None => "not known".to_owned(),

@@ -1,4 +1,4 @@
-//! The report as a person reads it: one table sorted by p50, what was skipped, and one closing sentence.
+//! The report as text: one table sorted by p50, the skipped arms, and one closing sentence.
 
 use std::fmt::Write;
 
@@ -16,10 +16,10 @@ p50 to max: round trips in us. CPU us: service demand, CPU time of the whole mac
 x best blocking: p50 as a multiple of the best blocking arm's of the same protocol [95% interval].
 busy-polled: share of packets; switches, irqs: per transaction, both ends.";
 
-/// Why a service demand is not told.
+/// The note on a service demand that is not shown.
 pub const HIDDEN: &str = "?: cannot be told apart from what other programs used.";
 
-/// Why a percentile is not told.
+/// The note on a percentile that is not shown.
 pub const TOO_FEW: &str = "p99, p99.9 -: a round has fewer than 100, 1,000 requests.";
 
 /// The whole report as text.
@@ -121,7 +121,7 @@ fn notes(report: &Report, out: &mut String) {
             let _ = writeln!(out, "invalid: {}: {reason}", arm.name);
         }
     }
-    // Arms that lack the same thing share a line.
+    // Arms skipped for the same reason share a line.
     let mut skipped: Vec<(&str, Vec<&str>)> = Vec::new();
     for s in &report.skipped {
         match skipped.iter_mut().find(|(reason, _)| *reason == s.reason) {
@@ -169,7 +169,7 @@ fn notes(report: &Report, out: &mut String) {
     }
 }
 
-/// One sentence: what busy polling buys here and what it costs.
+/// One sentence: the gain by busy polling in this run, and its cost.
 pub fn verdict(report: &Report) -> String {
     let polling = report.arms.iter().filter(|a| a.mode == Mode::BusyPoll);
     let Some((arm, best, c)) = polling
@@ -204,7 +204,7 @@ pub fn verdict(report: &Report) -> String {
         ),
         _ => "what it costs was hidden by other programs' use of the CPUs".to_owned(),
     };
-    // The best blocking arm often shares a CPU, as client and server on two machines cannot.
+    // The best blocking arm often has both ends on one CPU, which client and server on two machines cannot have.
     let apart = report.arms.iter().find(|a| {
         a.valid
             && (a.plane, a.mode, a.placement)
@@ -229,7 +229,7 @@ fn demand_text(arm: &ArmReport) -> String {
     arm.service_demand_us.map_or("?".to_owned(), us_text)
 }
 
-/// The report as a chart: each valid arm's round trips from the median to the slowest.
+/// The report as a chart: each valid arm's round trips from the median to the maximum.
 pub fn chart(report: &Report) -> Chart {
     let valid = report.arms.iter().filter(|a| a.valid);
     let series = valid.map(|a| {
@@ -255,12 +255,12 @@ pub fn us_text(us: f64) -> String {
     }
 }
 
-/// A percentile that a round may have too few requests for.
+/// A percentile, or `-` if a round has too few requests for it.
 pub fn tail_text(us: Option<f64>) -> String {
     us.map_or("-".to_owned(), us_text)
 }
 
-/// A table without frames: first and last columns to the left, figures to the right.
+/// A table without frames: first and last columns left-aligned, figures right-aligned.
 pub fn plain(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.iter().copied());
@@ -279,14 +279,14 @@ mod tests {
     use crate::report::tests::sample;
 
     #[test]
-    fn the_table_reads_as_written() {
+    fn the_table_matches_the_expected_file() {
         let text: String =
             render(&sample()).lines().map(|l| format!("{}\n", l.trim_end())).collect();
         assert_eq!(text, include_str!("table.expected.txt"), "\n{text}");
     }
 
     #[test]
-    fn of_a_server_elsewhere_no_cpu_is_named() {
+    fn no_cpu_is_named_for_a_server_on_another_machine() {
         let mut report = sample();
         let machine = &mut report.machine;
         (machine.server, machine.server_cpu) = (Some("192.0.2.7:7117".into()), None);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_does_not_claim_what_was_not_shown() {
+    fn the_verdict_claims_only_what_was_measured() {
         let mut report = sample();
         report.comparisons[0].ci95 = Some([0.9, 1.1]);
         assert!(verdict(&report).contains("noise"), "{}", verdict(&report));

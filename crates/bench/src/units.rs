@@ -1,4 +1,4 @@
-//! What a user types: times, sizes, CPU pairs. Total parsers, one line per mistake.
+//! Values that a user types: times, sizes, CPU pairs. Parsers that never panic, one line per mistake.
 
 pub use busypoll_policy::units::{micros, number, show, time};
 
@@ -10,7 +10,7 @@ pub const UDP_MAX: usize = 65_507;
 /// The largest request or response of a TCP arm.
 pub const TCP_MAX: usize = 1 << 20;
 
-/// Reads a share in per cent, 0 to 100, with or without the sign.
+/// Reads a share in per cent, 0 to 100, with or without the % sign.
 pub fn percent(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%').trim_end().parse();
     match number {
@@ -29,7 +29,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// The size that a protocol's messages have where that many bytes are asked for.
+    /// The message size for a protocol if these sizes are requested.
     #[must_use]
     pub fn carried_by(self, protocol: Protocol) -> Self {
         match protocol {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_bounded() {
+    fn sizes_are_parsed_and_bounded() {
         assert_eq!(size("1,1"), Ok(Size { request: 1, response: 1 }));
         assert_eq!(size("64"), Ok(Size { request: 64, response: 64 }));
         assert_eq!(size("1,64k"), Ok(Size { request: 1, response: 65_536 }));

@@ -1,5 +1,5 @@
-//! Request and response, whatever carries them: the server's loop, the closed loop (netperf's _RR)
-//! and the open loop. Knows neither kernel nor stack; an arm brings an [`Endpoint`].
+//! Request and response over any endpoint: the server's loop, the closed loop (netperf's _RR)
+//! and the open loop. Independent of kernel and stack; an arm provides an [`Endpoint`].
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,14 +15,14 @@ use crate::units::Size;
 /// How long one [`Endpoint::recv`] waits before it reports silence.
 pub const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long a peer of a stream has to connect, to take what is sent, and to send the rest of a message.
+/// How long a stream's peer has to connect, to take what is sent, and to send the rest of a message.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(5);
 
-/// How long no answer comes before what follows counts as late. Far above any round trip here, and little beside a
-/// measurement.
+/// After this time without an answer, later ones count as late. Much longer than any round trip here, and much shorter
+/// than a measurement.
 const QUIET: Duration = Duration::from_millis(1);
 
-/// How often silence is met with another request before a peer counts as absent.
+/// How often a request is repeated after silence before the peer counts as absent.
 pub(crate) const TRIES: usize = 20;
 
 /// One end of an arm: how it sends, and how it waits.
@@ -30,25 +30,25 @@ pub trait Endpoint {
     /// Sends one message whole.
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
-    /// Waits in the arm's way for one message (a stream fills `buffer`); none after [`PATIENCE`].
+    /// Waits in the arm's mode for one message (a stream fills `buffer`); none after [`PATIENCE`].
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
 
     /// Takes a message if there is one, without waiting.
     fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
 
-    /// Will be closed without a farewell, so that nothing of it stays.
+    /// Makes the endpoint close without a handshake, so that nothing of it remains.
     fn abandon(&mut self) {}
 
-    /// What the endpoint knows about its own polling.
+    /// The endpoint's own counts of polling.
     fn polling(&self) -> Polling {
         Polling::default()
     }
 }
 
-/// Fills `buffer` from a stream by `receive`, which waits as [`Endpoint::recv`] does and tells of no end.
+/// Fills `buffer` from a stream by `receive`, which waits as [`Endpoint::recv`] does.
 ///
 /// # Errors
-/// Those of `receive`; [`unfinished`] where the rest of a message does not come.
+/// Those of `receive`; [`unfinished`] if the rest of a message does not come.
 #[inline]
 pub(crate) fn fill(
     buffer: &mut [u8],
@@ -62,7 +62,7 @@ pub(crate) fn fill(
                 give_up = None;
             }
             None if filled == 0 => return Ok(None),
-            // Half a message: the rest is on its way, the connection ends, or its peer has gone without a word.
+            // Half a message: the rest is in flight, the connection ends, or the peer is gone without closing.
             None if Instant::now() < *give_up.get_or_insert_with(|| Instant::now() + GIVE_UP) => {}
             None => return Err(unfinished()),
         }
@@ -70,12 +70,12 @@ pub(crate) fn fill(
     Ok(Some(filled))
 }
 
-/// A stream that has come to a halt.
+/// The error for a message whose rest does not come.
 pub(crate) fn unfinished() -> io::Error {
     io::Error::new(ErrorKind::TimedOut, "the peer went silent in the middle of a message")
 }
 
-/// An endpoint's own account of where its packets came from. Counters since it was made.
+/// An endpoint's counts of how its packets were found, since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Polling {
     /// `SO_INCOMING_NAPI_ID`, 0 if unknown.
@@ -84,14 +84,14 @@ pub struct Polling {
     pub hits: u64,
     /// Passes that found nothing (stack).
     pub misses: u64,
-    /// Times the queue was somebody else's (stack).
+    /// Refused attempts to become the queue's owner (stack).
     pub yields: u64,
     /// Interrupts taken (stack).
     pub interrupts: u64,
 }
 
 impl Polling {
-    /// What was counted since `earlier`; the napi id as it is now.
+    /// The counts since `earlier`; the current napi id.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             napi_id: self.napi_id,
@@ -111,7 +111,7 @@ impl Polling {
     }
 }
 
-/// How far a run is: the client tells the server.
+/// The state of a run, which the client sets and the server reads.
 #[derive(Debug, Default)]
 pub struct Stage(AtomicU8);
 
@@ -124,7 +124,7 @@ impl Stage {
         self.0.store(Self::MEASURE, Ordering::Release);
     }
 
-    /// The server is to end.
+    /// The server must stop.
     pub fn stop(&self) {
         self.0.store(Self::STOP, Ordering::Release);
     }
@@ -134,13 +134,13 @@ impl Stage {
     }
 }
 
-/// Answers until told to stop and one more message or a silence comes by. Returns what the endpoint
-/// counted during the measurement.
+/// Answers until stopped and one more message, or a silence, comes. Returns the endpoint's counts
+/// of the measurement.
 ///
-/// A response repeats the first bytes of its request, so that a client can tell a late one.
+/// A response repeats the first bytes of its request, so that a client recognises a late one.
 ///
 /// # Errors
-/// What the endpoint reports, except that the client left.
+/// The endpoint's errors, except that the client left.
 pub fn serve(endpoint: &mut impl Endpoint, size: Size, stage: &Stage) -> io::Result<Polling> {
     let mut request = vec![0; size.request];
     let mut response = vec![0; size.response];
@@ -163,7 +163,7 @@ pub fn serve(endpoint: &mut impl Endpoint, size: Size, stage: &Stage) -> io::Res
         match endpoint.send(&response) {
             Ok(()) => {}
             Err(e) if is_over(&e) => break endpoint.polling(),
-            // The client of an open loop sees the loss.
+            // The open loop's client counts it as a loss.
             Err(e) if is_full(&e) => {}
             Err(e) => return Err(e),
         }
@@ -171,22 +171,22 @@ pub fn serve(endpoint: &mut impl Endpoint, size: Size, stage: &Stage) -> io::Res
     Ok(end.since(&start.unwrap_or(end)))
 }
 
-/// The client has closed its end: it has finished, or died.
+/// Whether the client has closed its end: it has finished, or ended.
 fn is_over(e: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
     matches!(e.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | UnexpectedEof)
 }
 
-/// What a loop did.
+/// The counts of a loop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Requests that were answered.
     pub transactions: u64,
-    /// Requests that were not, within [`PATIENCE`].
+    /// Requests that were not answered within [`PATIENCE`].
     pub lost: u64,
 }
 
-/// The client's side of an exchange, with its buffers.
+/// The client side of an exchange, with its buffers.
 pub struct Client<'a, E> {
     endpoint: E,
     clock: &'a Clock,
@@ -207,15 +207,15 @@ impl<'a, E: Endpoint> Client<'a, E> {
         &mut self.endpoint
     }
 
-    /// Sends until the first answer: neighbours are resolved, the server runs.
+    /// Repeats a request until the first answer: then neighbours are resolved and the server runs.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] when nobody answers for about two seconds.
+    /// [`io::ErrorKind::TimedOut`] if no answer comes for about two seconds.
     pub fn greet(&mut self) -> io::Result<()> {
         for _ in 0..TRIES {
             match self.exchange() {
                 Ok(true) => return Ok(()),
-                // Nobody listens yet; the kernel says so at once, so wait here instead.
+                // The server does not listen yet; the kernel reports that at once, so wait here.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => thread::sleep(PATIENCE),
                 Ok(false) => {}
                 Err(e) => return Err(e),
@@ -230,7 +230,7 @@ impl<'a, E: Endpoint> Client<'a, E> {
         self.request[0] = self.sequence;
         self.endpoint.send(&self.request)?;
         while self.endpoint.recv(&mut self.response)?.is_some() {
-            // Anything else is the late answer to a request given up.
+            // Any other is a late answer to an earlier request.
             if self.response[0] == self.sequence {
                 return Ok(true);
             }
@@ -238,11 +238,11 @@ impl<'a, E: Endpoint> Client<'a, E> {
         Ok(false)
     }
 
-    /// The closed loop: the next request leaves when the last was answered, and not before `gap` has
-    /// passed since it left. Round trips go to `rtts`.
+    /// The closed loop: the next request is sent when the last one was answered, and `gap` after
+    /// that was sent at the earliest. Round trips are added to `rtts`.
     ///
     /// # Errors
-    /// What the endpoint reports.
+    /// The endpoint's errors.
     pub fn closed_loop(
         &mut self,
         time: Duration,
@@ -275,13 +275,13 @@ impl<'a, E: Endpoint> Client<'a, E> {
 
     /// The open loop: request *i* is due at `i / rate` whether or not earlier ones were answered, and
     /// its latency counts from then, not from when it could be sent. The client never sleeps, so
-    /// that the waiting measured is the server's alone. Needs requests and responses of 8 bytes.
+    /// that only the server's waiting is measured. Needs requests and responses of at least 8 bytes.
     ///
-    /// `settled` is called once, when the answers have come, or no more do: who waits on for a lost one measures his
-    /// own patience.
+    /// `settled` is called once, when all answers have come, or no more do: waiting longer for a lost one would only
+    /// measure this client's patience.
     ///
     /// # Errors
-    /// What the endpoint reports.
+    /// The endpoint's errors.
     pub fn open_loop(
         &mut self,
         time: Duration,
@@ -306,7 +306,7 @@ impl<'a, E: Endpoint> Client<'a, E> {
                 self.request[..8].copy_from_slice(&sent.to_le_bytes());
                 match self.endpoint.send(&self.request) {
                     Ok(()) => {}
-                    // A full queue is a loss like any other; the answer will be missing.
+                    // A full queue is a loss like any other: no answer will come.
                     Err(e) if is_full(&e) => {}
                     Err(e) => return Err(e),
                 }
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A server in a box: answers at once, or loses, or answers late.
+    /// A simulated server: answers at once, or not, or late.
     struct Loopback {
         queue: VecDeque<Vec<u8>>,
         sent: usize,
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_and_late_answers_are_not_samples() {
+    fn lost_and_late_answers_are_not_samples() {
         let (tally, rtts) = closed(loopback(|n| n % 4 == 1, |n| n % 4 == 3));
         assert!(tally.lost > 0 && tally.transactions.abs_diff(tally.lost) <= 1, "{tally:?}");
         assert_eq!(rtts.len(), tally.transactions);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_open_loop_offers_what_was_asked_and_counts_losses() {
+    fn the_open_loop_offers_its_rate_and_counts_losses() {
         let clock = Clock::default();
         let mut rtts = crate::stats::histogram();
         let lossy = loopback(|n| n % 10 == 0, |_| false);
@@ -423,14 +423,17 @@ mod tests {
         let settled = || took = start.elapsed();
         let tally = client.open_loop(Duration::from_millis(50), 10_000.0, &mut rtts, settled);
         let tally = tally.expect("no I/O");
-        assert!(took + PATIENCE / 2 < start.elapsed(), "waited for the lost one: {took:?}");
+        assert!(
+            took + PATIENCE / 2 < start.elapsed(),
+            "the lost answer's wait was measured: {took:?}"
+        );
         assert_eq!((tally.transactions, tally.lost), (450, 50));
         assert_eq!(rtts.len(), 450);
     }
 
     #[test]
     fn the_open_loop_counts_from_the_intended_time() {
-        // Every send takes 2 ms; 1000 requests a second are due: the queue of the due grows.
+        // Every send takes 2 ms while 1000 requests per second are due: requests become ever later.
         struct Slow(VecDeque<[u8; 8]>);
         impl Endpoint for Slow {
             fn send(&mut self, message: &[u8]) -> io::Result<()> {

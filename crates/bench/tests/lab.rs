@@ -1,5 +1,5 @@
 //! Short runs on real kernel objects: the limit, the kernel's arms and the bare AF_XDP echo in the lab,
-//! and a bench against a server across it.
+//! and a bench against a server in the lab's other host.
 
 use std::sync::mpsc;
 use std::thread;
@@ -19,7 +19,7 @@ use busypoll_lab::{Lab, needs_root};
 
 fn settings(arms: usize, rounds: usize) -> Settings {
     Settings {
-        // Longer than a busy machine keeps the peer from its CPU.
+        // Longer than other load keeps the peer off its CPU.
         busy_poll: Duration::from_millis(20),
         rounds,
         duration: Duration::from_millis(60) * (arms * rounds + rounds) as u32,
@@ -32,20 +32,20 @@ fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> Report {
     report::build(machine::describe(bench, settings), settings, &outcome)
 }
 
-/// What `measure` gives, if it comes to an end.
+/// The result of `measure`; panics if it does not end in time.
 fn in_time<T: Send + 'static>(measure: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, measured) = mpsc::channel();
-    // Whoever has waited too long has said so.
+    // After a timeout the receiver is gone, which the panic has reported.
     thread::spawn(move || drop(done.send(measure())));
     measured.recv_timeout(Duration::from_secs(60)).expect("it does not end")
 }
 
-/// This one, for a report of throughput.
+/// The description of this machine, for a report of throughput.
 fn machine(cpus: Cpus) -> Machine {
     machine::describe(&Bench::new(cpus, &[]), &settings(1, 1))
 }
 
-/// The pair of CPUs, or a skip that says so.
+/// The two CPUs; skips the test if there is only one.
 fn two_cpus() -> Option<Cpus> {
     let cpus = Cpus::choose(None).expect("at least one CPU");
     if cpus.server.is_none() {
@@ -55,7 +55,7 @@ fn two_cpus() -> Option<Cpus> {
 }
 
 #[test]
-fn the_kernel_arms_give_figures_and_evidence() {
+fn the_kernel_arms_have_figures_and_evidence() {
     needs_root!();
     let Some(cpus) = two_cpus() else { return };
     let arms = arm::select("kernel-*", ARMS).expect("known arms");
@@ -67,7 +67,7 @@ fn the_kernel_arms_give_figures_and_evidence() {
         assert!(arm.transactions > 0, "{arm:?}");
         assert!(arm.rtt_us.min > 0.0 && arm.rtt_us.p50 <= arm.rtt_us.max, "{arm:?}");
         match arm.mode {
-            // A blocking transaction is two sleeps, one a side; a loaded machine spares some.
+            // A blocking transaction has two sleeps, one per side; on a loaded machine some do not happen.
             Mode::Blocking => {
                 assert!(arm.evidence.voluntary_switches * 2 > arm.transactions, "{arm:?}");
                 assert!(arm.evidence.busy_polled_share < 0.05, "{arm:?}");
@@ -84,7 +84,7 @@ fn the_kernel_arms_give_figures_and_evidence() {
 }
 
 #[test]
-fn a_busy_poll_too_short_for_the_gap_is_called_invalid() {
+fn a_busy_poll_too_short_for_the_gap_is_invalid() {
     needs_root!();
     let Some(cpus) = two_cpus() else { return };
     let arms = arm::select("kernel-udp-busy-poll", ARMS).expect("a known arm");
@@ -102,12 +102,12 @@ fn a_busy_poll_too_short_for_the_gap_is_called_invalid() {
 }
 
 #[test]
-fn the_bare_echo_answers_and_leaves_the_queue_free() {
+fn the_bare_echo_answers_and_releases_the_queue() {
     needs_root!();
     let Some(cpus) = two_cpus() else { return };
     let arms = arm::select("bare-xdp-spin", ARMS).expect("a known arm");
     let bench = Bench::new(cpus, &arms);
-    // Several rounds: each must get the queue that the one before has left.
+    // Several rounds: each needs the queue that the one before has released.
     for bytes in [1, 1472] {
         let size = Size { request: bytes, response: bytes };
         let report = run(&bench, &arms, &Settings { size, ..settings(1, 3) });
@@ -120,7 +120,7 @@ fn the_bare_echo_answers_and_leaves_the_queue_free() {
 }
 
 #[test]
-fn the_stack_arms_give_figures_and_evidence() {
+fn the_stack_arms_have_figures_and_evidence() {
     needs_root!();
     let Some(cpus) = two_cpus() else { return };
     let arms = arm::select("stack-*", ARMS).expect("known arms");
@@ -133,7 +133,7 @@ fn the_stack_arms_give_figures_and_evidence() {
         let counts = arm.evidence.stack.expect("the stack's counters");
         match arm.mode {
             Mode::BusyPoll => {
-                // Where others take its CPU at every turn, the watchdog hands the queue to the interrupt.
+                // If other load takes its CPU all the time, the watchdog gives the queue to the interrupt thread.
                 let starved = arm.evidence.involuntary_switches > arm.transactions;
                 assert!(counts.hits > 0 || starved, "{arm:?}");
                 assert_ne!(arm.evidence.napi_id, 0, "{arm:?}");
@@ -168,21 +168,21 @@ fn the_open_loop_offers_its_rate() {
 }
 
 #[test]
-fn many_open_leave_room_for_the_next_round() {
+fn ten_thousand_open_do_not_affect_the_next_round() {
     needs_root!();
     let Some(cpus) = two_cpus() else { return };
     let arms = arm::select("kernel-*-busy-poll,stack-xdp-tcp-busy-poll", ARMS).expect("known arms");
     let bench = Bench::new(cpus, &arms);
     let settings = settings(4 * arms.len(), 2);
     let report = sweep::run(Sweep::Open, &bench, &arms, &settings).expect("a short sweep");
-    // Ten thousand connections of the kernel's are twenty thousand files.
+    // Ten thousand kernel connections need twenty thousand descriptors.
     let descriptors = |s: &SkippedReport| s.name.contains("kernel") && s.reason.contains("ulimit");
     assert!(report.skipped.iter().all(descriptors), "{:?}", report.skipped);
     for arm in &report.points[3].arms {
         assert!(arm.arm.transactions > 0, "{arm:?}");
         let idle = arm.open.and_then(|open| open.idle_bytes).expect("weighed");
         let (here, kernel) = (idle.process.expect("/proc"), idle.kernel.expect("root"));
-        // A socket of the kernel's is some 3 KiB; of two ends in user space one has a port of the kernel's.
+        // A kernel socket takes some 3 KiB; of two ends in user space one has a kernel port.
         match arm.arm.nic {
             Nic::Veth => assert!(here < 512.0 && kernel > 1024.0, "{arm:?}"),
             _ => assert!(here > 512.0 && kernel > 512.0, "{arm:?}"),
@@ -191,7 +191,7 @@ fn many_open_leave_room_for_the_next_round() {
 }
 
 #[test]
-fn a_bench_against_a_server_elsewhere() {
+fn a_bench_runs_against_a_server_on_another_host() {
     needs_root!();
     let cpus = Cpus::choose(None).expect("a CPU");
     let lab = Lab::builder().build().expect("a lab");
@@ -223,7 +223,7 @@ fn a_bench_against_a_server_elsewhere() {
                 ),
             }
         }
-        // A bench that just goes away frees the server for the next.
+        // A bench that disconnects frees the server for the next one.
         lab.client.enter(|| drop(std::net::TcpStream::connect(address))).expect("entered");
         let (first, second) = served.join().expect("no panic");
         assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
@@ -231,7 +231,7 @@ fn a_bench_against_a_server_elsewhere() {
 }
 
 #[test]
-fn streams_connections_and_losses_give_figures() {
+fn streams_connections_and_losses_have_figures() {
     needs_root!();
     let Some(cpus) = two_cpus() else { return };
     let losses = Losses { loss: 0.01, rtt: Duration::from_millis(5) };
@@ -249,7 +249,7 @@ fn streams_connections_and_losses_give_figures() {
 }
 
 #[test]
-fn a_line_that_loses_everything_ends_and_says_so() {
+fn a_line_that_loses_everything_ends_with_the_reason() {
     needs_root!();
     let Some(cpus) = two_cpus() else { return };
     let losses = Losses { loss: 1.0, rtt: Duration::from_millis(5) };
@@ -267,10 +267,10 @@ fn a_line_that_loses_everything_ends_and_says_so() {
 }
 
 #[test]
-fn an_end_whose_peer_never_comes_ends_too() {
+fn an_end_whose_peer_never_comes_also_ends() {
     needs_root!();
     let Some(cpus) = two_cpus() else { return };
-    // No client can be there.
+    // No client can run on this CPU.
     let cpus = Cpus { client: 8191, share_core: true, ..cpus };
     let losses = Losses { loss: 0.0, rtt: Duration::from_millis(5) };
     for workload in [Workload::Stream, Workload::Crr] {

@@ -1,4 +1,4 @@
-//! What `--json` writes, held against the published schema: every key there, every value an allowed one.
+//! The output of `--json`, compared with the published schema: every key exists, every value is allowed.
 
 use busypoll_bench::cli::{BenchArgs, run_bench};
 use busypoll_bench::serve::Server;
@@ -22,7 +22,7 @@ fn positive_or_null(v: &Value) -> bool {
     v.is_null() || positive(v)
 }
 
-/// Also below 0: memory of other programs' was given back.
+/// May be below 0: other programs may have freed memory.
 fn number_or_null(v: &Value) -> bool {
     v.is_null() || v.is_number()
 }
@@ -40,14 +40,14 @@ fn interval(v: &Value) -> bool {
     v.is_null() || ends.is_some_and(|e| e.len() == 2 && e[0] <= e[1])
 }
 
-/// Paths as jq writes them; `[]` is every element.
+/// Paths in jq's syntax; `[]` is every element.
 const SCHEMA: &[(&str, Check)] = &[
     ("machine", Value::is_object),
     ("limit.shared_memory_rtt_us", positive_or_null),
     ("arms", Value::is_array),
     ("arms[].name", text),
     ("arms[].plane", |v| one_of(v, &["kernel", "stack", "bare"])),
-    // The last one with --host only: there the kernel's arms cross a real interface.
+    // The last one only with --host: there the kernel's arms use a real interface.
     ("arms[].nic", |v| one_of(v, &["veth", "xdp", "cable", "tap", "device"])),
     ("arms[].protocol", |v| one_of(v, &["udp", "tcp"])),
     ("arms[].mode", |v| one_of(v, &["blocking", "spin", "interrupt", "busy-poll"])),
@@ -79,7 +79,7 @@ const SCHEMA: &[(&str, Check)] = &[
     ("comparisons[].ci95", interval),
 ];
 
-/// Of a sweep, what it has beyond its arms.
+/// The additional schema of a sweep.
 const SWEEP_SCHEMA: &[(&str, Check)] = &[
     ("sweep", |v| one_of(v, &["size", "rate", "coalesce", "open"])),
     ("answer", |v| v.as_str().is_some_and(|s| !s.is_empty())),
@@ -93,7 +93,7 @@ const SWEEP_SCHEMA: &[(&str, Check)] = &[
     ("skipped", Value::is_array),
 ];
 
-/// Of the sweep over what is open.
+/// The additional schema of the sweep over open connections.
 const OPEN_SCHEMA: &[(&str, Check)] = &[
     ("points[].arms[].open.p50_ratio", positive_or_null),
     ("points[].arms[].open.ci95", interval),
@@ -101,7 +101,7 @@ const OPEN_SCHEMA: &[(&str, Check)] = &[
     ("points[].arms[].open.idle_bytes", |v| v.is_null() || number_or_null(&v["kernel"])),
 ];
 
-/// What `path` leads to; none where a key is missing.
+/// The values at `path`; none where a key is missing.
 fn at<'a>(root: &'a Value, path: &str) -> Vec<Option<&'a Value>> {
     let mut found = vec![Some(root)];
     for key in path.split('.') {
@@ -118,7 +118,7 @@ fn at<'a>(root: &'a Value, path: &str) -> Vec<Option<&'a Value>> {
     found
 }
 
-/// Every breach of the schema of runs.
+/// All violations of the schema of runs.
 fn breaches(report: &Value) -> Vec<String> {
     breaches_of(SCHEMA, report)
 }
@@ -137,13 +137,13 @@ fn breaches_of(schema: &[(&str, Check)], report: &Value) -> Vec<String> {
     all
 }
 
-/// What a run with these options writes; `name` is the test's.
+/// The report of a run with these options; `name` is the test's.
 fn written(name: &str, options: &[&str]) -> Value {
     let file = std::env::temp_dir().join(format!("busypoll-{name}-{}.json", std::process::id()));
     let path = file.to_str().expect("a plain path");
     let words = [&["bench"], options, &["--json", path]].concat();
     let command = Command::try_parse_from(words).expect("good options");
-    // The file is written also where the report cannot be.
+    // The file is written even if the report cannot be printed.
     let outcome = run_bench(&command.bench, &mut std::io::sink());
     let written = std::fs::read_to_string(&file);
     let _ = std::fs::remove_file(&file);
@@ -152,7 +152,7 @@ fn written(name: &str, options: &[&str]) -> Value {
 }
 
 #[test]
-fn a_run_between_machines_writes_it_too() {
+fn a_run_between_machines_matches_the_schema() {
     needs_root!();
     let lab = Lab::builder().build().expect("a lab");
     let cpu = busypoll_linux::topology::allowed().expect("affinity").iter().next().expect("a CPU");
@@ -175,7 +175,7 @@ fn a_run_between_machines_writes_it_too() {
     let nics = at(&report, "arms[].nic").into_iter().flatten().filter_map(Value::as_str);
     let nics: std::collections::BTreeSet<&str> = nics.collect();
     assert_eq!(nics, ["device", "xdp"].into());
-    // Nothing is said of a CPU over there, nor compared with the memory between two CPUs here.
+    // The report says nothing about the other machine's CPU, and has no shared-memory limit.
     assert_eq!(report["machine"]["server"], address.to_string());
     assert!(report["machine"]["server_cpu"].is_null() && report["machine"]["share_core"] == false);
     assert!(report["limit"]["shared_memory_rtt_us"].is_null(), "{report}");
@@ -184,7 +184,7 @@ fn a_run_between_machines_writes_it_too() {
 }
 
 #[test]
-fn a_sweep_writes_it_and_what_it_asked_for() {
+fn a_sweep_matches_the_schema_and_writes_its_chart() {
     let svg = std::env::temp_dir().join(format!("busypoll-schema-{}.svg", std::process::id()));
     let chart = svg.to_str().expect("a plain path");
     for (sweep, more) in [("coalesce", &[][..]), ("open", OPEN_SCHEMA)] {
@@ -199,8 +199,8 @@ fn a_sweep_writes_it_and_what_it_asked_for() {
 }
 
 #[test]
-fn a_run_writes_what_the_schema_says() {
-    // Too large for the bare arm's one frame, so that something is skipped everywhere.
+fn a_run_matches_the_schema() {
+    // Too large for the bare arm's one frame, so that an arm is skipped on every machine.
     let options = ["--arms", "kernel-*,bare-*,stack-*", "--size", "2000,1", "--rounds", "2"];
     let mut report = written("schema", &[&options[..], &["--duration", "2s"]].concat());
     assert_eq!(breaches(&report), [""; 0]);
@@ -212,7 +212,7 @@ fn a_run_writes_what_the_schema_says() {
         let told = quantiles.iter().filter_map(|q| arm["rtt_us"][q].as_f64());
         assert!(told.is_sorted(), "{arm}");
     }
-    // The check can tell.
+    // The check detects violations.
     report["arms"][0]["plane"] = "moon".into();
     report["limit"] = Value::Null;
     report["skipped"][0].as_object_mut().expect("checked").remove("reason");

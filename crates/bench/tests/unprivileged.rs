@@ -1,4 +1,4 @@
-//! What anybody can run: a server on loopback, mistakes answered in one line, arms skipped with a reason.
+//! Runs without privileges: a server on loopback, mistakes reported in one line, arms skipped with a reason.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ struct Command {
     bench: BenchArgs,
 }
 
-/// What the command says to these options.
+/// The result of the command with these options.
 fn bench(options: &[&str]) -> Result<(), String> {
     let words = std::iter::once(&"bench").chain(options);
     let command = Command::try_parse_from(words).map_err(|e| {
@@ -30,7 +30,7 @@ fn bench(options: &[&str]) -> Result<(), String> {
 }
 
 #[test]
-fn mistakes_are_one_line_that_names_them() {
+fn mistakes_are_reported_in_one_line() {
     for (options, named) in [
         (&["--cpus", "0"][..], "'0' is not two CPU numbers"),
         (&["--cpus", "0,x"], "'0,x'"),
@@ -54,8 +54,8 @@ fn mistakes_are_one_line_that_names_them() {
 }
 
 #[test]
-fn a_peer_that_never_answers_is_one_line_within_seconds() {
-    // A port that was free a moment ago.
+fn a_peer_that_never_answers_is_reported_in_one_line_within_seconds() {
+    // A port that is not in use.
     let free = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback");
     let start = Instant::now();
     let error = bench(&["--host", &free.to_string()]).expect_err("nobody there");
@@ -66,7 +66,7 @@ fn a_peer_that_never_answers_is_one_line_within_seconds() {
 }
 
 #[test]
-fn a_port_that_accepts_and_stays_silent_is_given_up() {
+fn a_silent_port_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
     let start = Instant::now();
@@ -76,7 +76,7 @@ fn a_port_that_accepts_and_stays_silent_is_given_up() {
 }
 
 #[test]
-fn somebody_else_at_the_port_is_told_apart() {
+fn another_service_at_the_port_is_recognised() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
     let other = std::thread::spawn(move || {
@@ -90,7 +90,7 @@ fn somebody_else_at_the_port_is_told_apart() {
 }
 
 #[test]
-fn a_server_answers_over_loopback() {
+fn a_server_answers_over_loopback_without_privileges() {
     let cpus = Cpus::choose(None).expect("a CPU");
     let server = Server::bind(([127, 0, 0, 1], 0).into(), cpus.client, None).expect("bound");
     let address = server.address().expect("bound");
@@ -112,7 +112,7 @@ fn a_server_answers_over_loopback() {
 }
 
 #[test]
-fn the_cable_needs_no_rights() {
+fn the_cable_needs_no_privileges() {
     let cpus = Cpus::choose(None).expect("a CPU");
     let arms = arm::select("stack-cable-udp-interrupt-same-cpu", ARMS).expect("a known arm");
     let settings = Settings {
@@ -127,7 +127,7 @@ fn the_cable_needs_no_rights() {
 }
 
 #[test]
-fn a_gap_keeps_requests_apart() {
+fn a_gap_separates_requests_and_is_not_in_the_round_trip() {
     let cpus = Cpus::choose(None).expect("a CPU");
     let arms = arm::select("stack-cable-udp-interrupt-same-cpu", ARMS).expect("a known arm");
     let gap = Duration::from_millis(10);
@@ -141,11 +141,11 @@ fn a_gap_keeps_requests_apart() {
     let slot = outcome.arms[0].slots[0].as_ref().expect("a round");
     let most = slot.window.elapsed.as_nanos() / gap.as_nanos() + 1;
     assert!((2..=most).contains(&slot.tally.transactions.into()), "{most}: {:?}", slot.tally);
-    // The pause is not the round trip's.
+    // The gap is not part of the round trip.
     assert!(Duration::from_nanos(slot.rtts.min()) < gap, "{:?}", slot.rtts.min());
 }
 
-/// A short sweep over the cable's arms of that name; none, and a skip that says so, with one CPU.
+/// A short sweep over the cable's arms of that name; skips the test if there is only one CPU.
 fn swept(sweep: Sweep, names: &str, points: u32) -> Option<SweepReport> {
     let cpus = Cpus::choose(None).expect("a CPU");
     if cpus.server.is_none() {
@@ -154,7 +154,7 @@ fn swept(sweep: Sweep, names: &str, points: u32) -> Option<SweepReport> {
     }
     let arms = arm::select(names, ARMS).expect("known arms");
     let settings = Settings {
-        // Longer than a busy machine keeps the peer from its CPU.
+        // Longer than other load keeps the peer off its CPU.
         busy_poll: Duration::from_millis(20),
         rounds: 1,
         duration: Duration::from_millis(150) * points,
@@ -170,7 +170,7 @@ fn swept(sweep: Sweep, names: &str, points: u32) -> Option<SweepReport> {
 }
 
 #[test]
-fn sizes_go_to_64_kib_and_to_the_largest_datagram() {
+fn the_size_sweep_goes_to_64_kib_and_to_the_largest_datagram() {
     let names = "stack-cable-udp-busy-poll,stack-cable-tcp-busy-poll";
     let Some(report) = swept(Sweep::Size, names, 8) else { return };
     let point = report.points.last().expect("eight");
@@ -184,20 +184,20 @@ fn sizes_go_to_64_kib_and_to_the_largest_datagram() {
 }
 
 #[test]
-fn coalescing_holds_interrupts_back() {
+fn coalescing_delays_interrupts() {
     let names = "stack-cable-udp-interrupt,stack-cable-udp-busy-poll";
     let Some(report) = swept(Sweep::Coalesce, names, 3) else { return };
     let labels: Vec<&str> = report.points.iter().map(|point| &point.label[..]).collect();
     assert_eq!(labels, ["0", "100", "adaptive"]);
     let arms = &report.points[1].arms;
     let asleep = arms.iter().find(|arm| arm.arm.name.contains("interrupt")).expect("an arm");
-    // An interrupt comes 100 us late, and there is one each way; a receiver who was late himself is spared his.
+    // An interrupt comes 100 us late, one each way; a receiver that is late itself does not wait for its own.
     assert!(asleep.arm.rtt_us.p50 > 100.0, "{asleep:?}");
     assert!(report.render().contains("adaptive"));
 }
 
 #[test]
-fn ten_thousand_open_are_weighed_and_compared_with_one() {
+fn ten_thousand_open_are_measured_and_compared_with_one() {
     let names = "stack-cable-udp-busy-poll,stack-cable-tcp-busy-poll";
     let Some(report) = swept(Sweep::Open, names, 4) else { return };
     let open =
@@ -205,7 +205,7 @@ fn ten_thousand_open_are_weighed_and_compared_with_one() {
     for arm in 0..2 {
         assert_eq!(open(0, arm).idle_bytes, None);
         let each = open(3, arm).idle_bytes.and_then(|idle| idle.process).expect("/proc");
-        // Other tests' memory comes and goes meanwhile.
+        // Other tests allocate and free memory meanwhile.
         assert!((64.0..8192.0).contains(&each), "{each}");
     }
     assert_eq!(report.points[3].label, "10,000");
@@ -214,7 +214,7 @@ fn ten_thousand_open_are_weighed_and_compared_with_one() {
 }
 
 #[test]
-fn with_one_cpu_the_rest_still_runs() {
+fn with_one_cpu_the_other_arms_still_run() {
     let one = Cpus { server: None, ..Cpus::choose(None).expect("a CPU") };
     let arms = arm::select("kernel-udp-spin", ARMS).expect("a known arm");
     let settings =

@@ -1,4 +1,4 @@
-//! The stack plane's ends: hosts in user space over the cable or over AF_XDP, and how their sockets wait.
+//! The stack plane's ends: hosts in user space over the cable or over AF_XDP, and the waits of their sockets.
 
 mod tcp;
 mod udp;
@@ -25,7 +25,7 @@ const PORT: u16 = 7000;
 /// IPv4 and UDP headers.
 const HEADERS: usize = 28;
 
-/// A cable is as wide as what is sent over it, and as a packet can be: nothing there fragments.
+/// The MTU of a cable: large enough that no message is fragmented.
 pub(crate) fn cable_mtu(size: Size) -> usize {
     (size.request.max(size.response) + HEADERS).clamp(1500, 65_535)
 }
@@ -124,12 +124,12 @@ fn among(arm: &Arm, plan: &Plan<'_>, count: usize) -> Result<Slot, String> {
     }
 }
 
-/// Makes a host, on the thread, CPU and kernel host it is for.
+/// Makes a host; called on its thread, CPU and kernel host.
 type Make<'a> = Box<dyn FnOnce() -> Result<Host, String> + Send + 'a>;
 
 /// The two hosts of an arm.
 struct Ends<'a> {
-    /// Where the server is to be.
+    /// The server's address.
     at: SocketAddr,
     server: Make<'a>,
     client: Make<'a>,
@@ -160,7 +160,7 @@ fn ends<'a>(
     })
 }
 
-/// The server's host sends what the client's receives; only that way is looked at.
+/// The server's host is the sender and the client's the receiver; only that direction is stamped.
 fn host_at(
     end: End,
     nic: impl Nic + 'static,
@@ -185,7 +185,7 @@ fn host_at(
     }
 }
 
-/// A host on one NIC, its interrupt on the CPU of the thread that waits. With an address of its own, or
+/// A host on one NIC, with its interrupt thread on the CPU of the waiting thread. With an address of its own, or
 /// the kernel's.
 ///
 /// # Errors
@@ -216,7 +216,7 @@ pub(crate) fn one_line(e: impl std::fmt::Display) -> String {
 pub const NO_DEVICE: &str =
     "needs an interface on both machines: `busypoll serve --dev IF` there, --dev IF here";
 
-/// Whether there is an interface of this name, before anybody else is troubled.
+/// Whether there is an interface of this name, checked before the other machine is contacted.
 ///
 /// # Errors
 /// One line.
@@ -225,7 +225,7 @@ pub fn check_device(name: &str) -> Result<(), String> {
     found.map(drop).map_err(|e| format!("--dev: {e}"))
 }
 
-/// A host on a Linux interface, by AF_XDP, for a whole session: attaching to a real NIC may reset its link.
+/// A host on a Linux interface, over AF_XDP, for a whole session, as attaching to a real NIC may reset its link.
 ///
 /// # Errors
 /// One line.
@@ -233,19 +233,19 @@ pub fn on_device(name: &str, cpu: u32) -> Result<Host, String> {
     host(Xdp::open(name).map_err(|e| format!("--dev: {e}"))?, None, cpu)
 }
 
-/// How a stack socket waits.
+/// How a thread waits on a stack socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Until the interrupt.
+    /// Sleeps until the interrupt.
     Sleep,
     /// With `SO_BUSY_POLL`, in microseconds.
     BusyPoll(u32),
-    /// One pass over the queue at a time: the open loop's client.
+    /// Makes one pass over the queue at a time: for the open loop's client.
     Pass,
 }
 
 impl Wait {
-    /// `SO_BUSY_POLL` for it, microseconds.
+    /// Its `SO_BUSY_POLL`, in microseconds.
     fn busy_poll(self) -> u32 {
         match self {
             Self::Sleep => 0,
@@ -254,7 +254,7 @@ impl Wait {
         }
     }
 
-    /// The mode's way of waiting.
+    /// The wait of a mode.
     pub fn of(mode: Mode, busy_poll: Duration) -> Self {
         match mode {
             Mode::BusyPoll => Self::BusyPoll(busy_poll.as_micros().try_into().unwrap_or(u32::MAX)),
@@ -270,7 +270,7 @@ impl Wait {
     }
 }
 
-/// A socket's own account and its host's contexts'.
+/// The counts of a socket and of its host's contexts.
 fn polling(host: &Host, napi_id: u32, hits: u64) -> Polling {
     let mut polling = Polling { napi_id, hits, ..Polling::default() };
     for context in host.contexts() {

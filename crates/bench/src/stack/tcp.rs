@@ -35,10 +35,10 @@ impl<'a> Tcp<'a> {
         Self::new(stream, host, wait, clock)
     }
 
-    /// Listens, announces, and takes the first connection.
+    /// Listens, announces the address, and accepts the first connection.
     ///
     /// # Errors
-    /// One line; also when nobody connects within five seconds.
+    /// One line; also if no client connects within five seconds.
     pub fn server(
         host: &Host,
         at: SocketAddr,
@@ -50,7 +50,7 @@ impl<'a> Tcp<'a> {
         Self::accept(&Self::listen(host, at, announce)?, host, wait, clock, only_from)
     }
 
-    /// Listens, and announces it.
+    /// Listens, and announces the address.
     pub(super) fn listen(
         host: &Host,
         at: SocketAddr,
@@ -62,7 +62,7 @@ impl<'a> Tcp<'a> {
         Ok(listener)
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     pub(super) fn accept(
         listener: &TcpListener,
         host: &Host,
@@ -119,7 +119,7 @@ fn once(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> 
 impl Endpoint for Tcp<'_> {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         (&self.stream).write_all(message).map_err(|e| match e.kind() {
-            // The open loop's client does not wait: what has no room is lost.
+            // The open loop's client does not wait: a message that does not fit is lost.
             io::ErrorKind::WouldBlock if self.wait != Wait::Pass => workload::unfinished(),
             _ => e,
         })

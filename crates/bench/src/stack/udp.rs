@@ -38,7 +38,7 @@ impl<'a> Udp<'a> {
         Ok(end)
     }
 
-    /// Serves on an address; connects to the first that speaks.
+    /// Serves on an address. Connects to the first sender.
     ///
     /// # Errors
     /// One line.
@@ -66,7 +66,7 @@ impl<'a> Udp<'a> {
         })
     }
 
-    /// Listens to nobody but `peer`.
+    /// Ignores messages that are not from `peer`.
     pub fn only_from(self, peer: IpAddr) -> Self {
         Self { only_from: Some(peer), ..self }
     }

@@ -1,14 +1,14 @@
-//! Full frames over AF_XDP one way, as fast as the rings take them: no stack, no acknowledgments.
+//! Full frames over AF_XDP in one direction, as fast as the rings take them: no stack, no acknowledgements.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{Place, Shot};
 use crate::bare::{Bare, MAX_MESSAGE, PORT};
 
-/// What a frame of the lab's MTU carries of a TCP stream with timestamps: both arms count the same bytes.
+/// The payload of a TCP segment with timestamps at the lab's MTU, so that both arms count the same bytes.
 const SEGMENT: u64 = 1500 - 20 - 20 - 12;
 
-/// Larger rings carry no more.
+/// Larger rings do not increase the rate.
 const RING: u32 = 512;
 
 pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {

@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::{Place, Shot, pump};
 
-/// All ports but the privileged ones: 10,000 connections must find one each.
+/// All unprivileged ports: 10,000 connections need one each.
 const PORTS: &str = "1024 65535";
 
 /// The features that cut or join segments, apart from those the lab sets itself.
@@ -42,7 +42,7 @@ pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {
     )
 }
 
-/// Listens; accepts wait for [`pump::PATIENCE`], and so do the reads of what is accepted, which inherits it.
+/// Listens; accepts wait for [`pump::PATIENCE`], as do reads of accepted sockets, which inherit it.
 pub(super) fn listen(at: SocketAddr) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(at).map_err(|e| format!("listen: {e}"))?;
     set_socket_timeout(&listener, Timeout::Recv, Some(pump::PATIENCE))
@@ -63,7 +63,7 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
         place,
         |announce, gauge| {
             let listener = listen((lab.server.ipv4(), 0).into())?;
-            // Accepted connections inherit it.
+            // Accepted connections inherit SO_BUSY_POLL.
             sockopt::set_busy_poll(&listener, busy_poll).map_err(|e| e.to_string())?;
             announce.ready(listener.local_addr().map_err(|e| e.to_string())?);
             pump::answers(gauge, || Ok(listener.accept()?.0))
@@ -79,7 +79,7 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
 fn connect(to: SocketAddr, busy_poll: u32) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     sockopt::set_busy_poll(&socket, busy_poll).map_err(|e| io::Error::other(e.to_string()))?;
-    // Of connect(2) and of writes, and of reads.
+    // For connect(2) and writes, and for reads.
     for side in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(&socket, side, Some(pump::SILENCE))?;
     }
@@ -95,7 +95,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn neither_end_of_a_connection_waits_for_ever() {
+    fn both_ends_of_a_connection_time_out() {
         let line = LINES.iter().find(|l| l.arm.name == "kernel-tcp-crr").expect("in the table");
         let place = Place {
             line,
@@ -109,7 +109,7 @@ mod tests {
         let gauge = Gauge::default();
         let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         let to = listener.local_addr().expect("an address");
-        // The kernel's backlog takes them, and nobody accepts.
+        // The kernel's backlog accepts the connections, but no thread does.
         let why = pump::connections(&place, &gauge, || connect(to, 0)).expect_err("no server");
         assert_eq!(why, "connection: no answer in 2s");
         let (peer, _) = listener.accept().expect("the client");

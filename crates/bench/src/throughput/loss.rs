@@ -1,5 +1,5 @@
-//! Throughput over a long way with losses: what loss recovery and congestion control are worth. All lines of
-//! a round run at once, each over a relay of its own, and meet the same losses.
+//! Throughput over a long path with losses: a test of loss recovery and congestion control. All lines of
+//! a round run at the same time, each over its own relay, with the same losses.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -20,25 +20,25 @@ use crate::interrupt;
 use crate::run::{Cpus, Skipped, progress, stopped_after};
 use crate::slot::Announce;
 
-/// The algorithm of both ends, whatever the kernel's default.
+/// The congestion control of both ends, whatever the kernel's default is.
 const CONGESTION: &str = "cubic";
 const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PORT: u16 = 7000;
 
-/// The way to send over.
+/// The path's properties.
 #[derive(Debug, Clone, Copy)]
 pub struct Losses {
-    /// Of packets, each way, 0 to 1.
+    /// The share of packets lost in each direction, 0 to 1.
     pub loss: f64,
     /// Round trip.
     pub rtt: Duration,
 }
 
-/// Measures `lines` round by round; a round's number is the seed of its losses.
+/// Measures `lines` round by round; the number of a round is the seed of its losses.
 ///
 /// # Errors
-/// One line when no time is left for a round.
+/// One line if there is not enough time for a round.
 pub fn measure(
     lines: &[Line],
     cpus: Cpus,
@@ -59,7 +59,7 @@ pub fn measure(
             break;
         }
         let way = relay::Way { delay: losses.rtt / 2, loss: losses.loss, seed: seed as u64 };
-        // Nobody starts before all are ready: what is set up beside it costs a sender time.
+        // All start together: setting up one line costs the others' senders time.
         let ready = Barrier::new(lines.len());
         let results: Vec<_> = thread::scope(|scope| {
             let started: Vec<_> = lines
@@ -95,7 +95,7 @@ pub fn measure(
     let rounds = finished;
     let mut outcome = Outcome { stopped_after, ..Outcome::default() };
     for (&line, results) in lines.iter().zip(all) {
-        // Other than with round trips, one round that fails is what a bad line is like: it says nothing of the others.
+        // Unlike in round trips, a round may fail because of the losses, which does not invalidate the others.
         let failed = results.iter().filter(|result| result.is_err()).count();
         let first = results.iter().find_map(|result| result.as_ref().err().cloned());
         if let Some(why) = first {
@@ -111,7 +111,7 @@ pub fn measure(
     Ok(outcome)
 }
 
-/// Why there is no connection.
+/// The error of a failed connect.
 pub(super) fn unconnected(e: &io::Error, patience: Duration) -> String {
     match e.kind() {
         ErrorKind::TimedOut => {
@@ -121,7 +121,7 @@ pub(super) fn unconnected(e: &io::Error, patience: Duration) -> String {
     }
 }
 
-/// A kernel at one end of the relay.
+/// A kernel host at one end of the relay.
 fn kernel_end(address: Ipv4Addr) -> Result<(Namespace, Queue), String> {
     let namespace = Lab::single().map_err(|e| e.to_string())?;
     let open = || Tap::builder("loss0").kernel_address(&format!("{address}/24")).open()?.open(0);
@@ -131,7 +131,7 @@ fn kernel_end(address: Ipv4Addr) -> Result<(Namespace, Queue), String> {
 
 fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<Shot, String> {
     let receiver = kernel_end(RECEIVER);
-    // As long as anybody looks: every try may be lost.
+    // As long as the measurement: every attempt may be lost.
     let patience = super::FIRST_BYTE + place.measure;
     match place.line.arm.plane {
         Plane::Kernel => {
@@ -155,7 +155,7 @@ fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<Shot, Str
     }
 }
 
-/// Sends from one end of the way to the kernel at the other.
+/// Sends from one end of the path to the kernel at the other.
 fn carry(
     place: &Place<'_>,
     way: relay::Way,

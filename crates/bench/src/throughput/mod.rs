@@ -1,7 +1,7 @@
-//! netperf's TCP_STREAM and TCP_CRR: how much a connection carries, and how fast connections are made.
-//! One CPU a side; arms in interleaved rounds like the round trips'.
+//! netperf's TCP_STREAM and TCP_CRR: the throughput of a connection, and the rate of connections.
+//! One CPU per side; arms in interleaved rounds as for round trips.
 //!
-//! [`LINES`] is the table of what can be measured; `pump` has the loops, the other files the ends.
+//! [`LINES`] is the table of what can be measured; `pump` has the loops, the other files have the ends.
 
 mod bare;
 mod kernel;
@@ -47,7 +47,7 @@ pub enum Workload {
     Stream,
     /// Connect, one request, one response, close: connections per second
     Crr,
-    /// One TCP connection over a long way with losses: throughput
+    /// One TCP connection over a long path with losses: throughput
     Loss,
 }
 
@@ -63,16 +63,16 @@ impl Workload {
     }
 }
 
-/// One thing that can be measured.
+/// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
-    /// What it is and what it runs over.
+    /// The arm.
     pub arm: Arm,
-    /// How it is loaded.
+    /// The load.
     pub workload: Workload,
-    /// The interface cuts and joins segments for the kernel (TSO, GSO, GRO).
+    /// Whether the interface splits and merges segments for the kernel (TSO, GSO, GRO).
     pub offloads: bool,
-    /// It is smoltcp's, for comparison.
+    /// Whether it is smoltcp, for comparison.
     pub smoltcp: bool,
 }
 
@@ -95,7 +95,7 @@ use {
     Workload::{Crr, Loss, Stream},
 };
 
-/// Everything that can be measured. Streams of one CPU would measure the scheduler.
+/// Everything that can be measured. There are no streams with both ends on one CPU: they would measure the scheduler.
 pub const LINES: &[Line] = &[
     Line {
         offloads: true,
@@ -103,20 +103,20 @@ pub const LINES: &[Line] = &[
             "kernel-tcp-stream",
             Stream,
             (Kernel, Veth, Blocking, SeparateCpus),
-            "kernel TCP, TSO, GSO and GRO on: segments of 64 KiB cross the veth whole",
+            "kernel TCP, TSO, GSO and GRO on: segments of 64 KiB cross the veth unsplit",
         )
     },
     line(
         "kernel-tcp-stream-no-offload",
         Stream,
         (Kernel, Veth, Blocking, SeparateCpus),
-        "kernel TCP, a packet for each 1500 bytes",
+        "kernel TCP, one packet per 1500 bytes",
     ),
     line(
         "bare-xdp-stream",
         Stream,
         (Bare, Xdp, Spin, SeparateCpus),
-        "AF_XDP rings alone, full frames one way: the limit on this NIC",
+        "AF_XDP rings alone, full frames in one direction: the limit on this NIC",
     ),
     line(
         "stack-xdp-tcp-stream",
@@ -183,7 +183,7 @@ pub const LINES: &[Line] = &[
     ),
 ];
 
-/// Chooses lines of a workload by names and globs; all of it without.
+/// Selects lines of a workload by names and globs; all without patterns.
 ///
 /// # Errors
 /// One line with the nearest known name.
@@ -201,13 +201,13 @@ pub fn list() -> String {
     LINES.iter().map(|line| format!("  {:width$}  {}\n", line.arm.name, line.arm.about)).collect()
 }
 
-/// Connections of one round at the most: each leaves a TIME_WAIT behind.
+/// The most connections of one round, as each leaves a TIME_WAIT socket.
 const CONNECTIONS: u64 = 10_000;
 
-/// So long a connection has for its first byte before it is measured whether or not that has come.
+/// The measurement starts after this time even if the first byte has not come.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
 
-/// Where and how long one line runs once.
+/// The environment and the duration of one run of a line.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     line: &'a Line,
@@ -220,7 +220,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// `SO_BUSY_POLL` in microseconds; 0: sleep.
+    /// `SO_BUSY_POLL` in microseconds; 0: the end sleeps.
     fn busy_poll_micros(&self) -> u32 {
         match self.line.arm.mode {
             BusyPoll => self.busy_poll.as_micros().try_into().unwrap_or(i32::MAX as u32),
@@ -229,7 +229,7 @@ impl Place<'_> {
     }
 }
 
-/// What one run gave.
+/// The result of one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Shot {
     /// Bytes, or connections.
@@ -238,11 +238,11 @@ pub(crate) struct Shot {
     usage: Usage,
     /// Packets that busy polling took from the devices of both ends.
     busy_polled: u64,
-    /// Of each connection, nanoseconds.
+    /// The duration of each connection, in nanoseconds.
     times: Option<Rtts>,
 }
 
-/// What the ends of a run and its observer share.
+/// State shared by the ends of a run and its observer.
 #[derive(Default)]
 pub(crate) struct Gauge {
     count: AtomicU64,
@@ -262,7 +262,7 @@ impl Gauge {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Has the busy polling of `host` count.
+    /// Includes the busy polling of `host` in the counts.
     fn watch(&self, host: &Host) {
         self.contexts
             .lock()
@@ -270,7 +270,7 @@ impl Gauge {
             .extend(host.contexts().cloned());
     }
 
-    /// Packets that busy polling has taken so far: the kernel's at the ends of `lab`, or the stack's.
+    /// Packets that busy polling has found so far: the kernel's at the ends of `lab`, or the stack's.
     fn busy_polled(&self, lab: Option<&Lab>) -> Result<u64, String> {
         let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
         let stack = contexts.iter().map(|context| context.stats().bp_cleaned).sum();
@@ -305,7 +305,7 @@ fn stream_between(
         });
         let sender = scope.spawn(move || {
             inside(client, place.client_cpu, move || {
-                // A closed channel: the receiver failed, and has the reason.
+                // A closed channel means that the receiver failed; its result has the reason.
                 address.recv().map_err(|_| String::new()).and_then(|to| send(to, gauge))
             })
         });
@@ -320,7 +320,7 @@ fn stream_between(
 }
 
 /// One connection after another between the hosts of the lab. `serve` announces its listener and answers,
-/// `dial` makes a way to connect to it and measures.
+/// `dial` connects to it and measures.
 fn connections(
     place: &Place<'_>,
     serve: impl FnOnce(&Announce, &Gauge) -> Result<(), String> + Send,
@@ -335,17 +335,17 @@ fn connections(
             inside(Some(&*lab.server), place.server_cpu, || serve(&Announce::new(announce), gauge))
         });
         let client = inside(Some(&*lab.client), place.client_cpu, move || {
-            // A closed channel: the server failed, and has the reason.
+            // A closed channel means that the server failed; its result has the reason.
             address.recv().map_err(|_| String::new()).and_then(|to| dial(to, gauge))
         });
-        // Also where it has not come so far as to connect.
+        // Also if the client failed before it connected.
         gauge.stop.store(true, Ordering::Relaxed);
         let server = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
         server.and(client)
     })
 }
 
-/// Reads the gauge at the beginning and at the end of the measurement.
+/// Reads the gauge at the start and at the end of the measurement.
 fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result<Shot, String> {
     let read = || {
         let cpu = CpuTimes::now().map_err(|e| e.to_string())?;
@@ -375,13 +375,13 @@ fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result
     }
 }
 
-/// A line's rounds; none where a round failed.
+/// The rounds of a line; none for a failed round.
 pub(crate) struct LineRun {
     pub(crate) line: Line,
     pub(crate) shots: Vec<Option<Shot>>,
 }
 
-/// What a measurement gave.
+/// The result of a measurement.
 #[derive(Default)]
 pub struct Outcome {
     pub(crate) lines: Vec<LineRun>,
@@ -394,7 +394,7 @@ pub struct Outcome {
 /// Measures `lines` in interleaved rounds.
 ///
 /// # Errors
-/// One line when the duration is too short, or the machine's counters do not answer.
+/// One line if the duration is too short, or the machine's counters cannot be read.
 pub fn measure(
     lines: &[Line],
     cpus: Cpus,
@@ -420,7 +420,7 @@ pub fn measure(
             }
             let line = &lines[i];
             progress.set_message(line.arm.name);
-            // As with round trips, one that failed once is left out.
+            // As with round trips, a line that failed once is left out.
             if let Entry::Vacant(free) = skipped.entry(i) {
                 let once = || once(line, cpus, busy_poll, &budget);
                 match siblings::watch(&clock, cpus, line.arm.placement, once) {
@@ -450,7 +450,7 @@ pub fn measure(
     Ok(outcome)
 }
 
-/// Runs a line once, on a lab of its own: connections of one round leave nothing to the next.
+/// Runs a line once, on a lab of its own, so that the connections of one round do not affect the next.
 fn once(line: &Line, cpus: Cpus, busy_poll: Duration, budget: &Budget) -> Result<Shot, String> {
     if let (Xdp, Some(why)) = (line.arm.nic, no_xdp()) {
         return Err(why.to_owned());

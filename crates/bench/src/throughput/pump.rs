@@ -8,16 +8,16 @@ use crate::demand::Usage;
 use crate::stats;
 use busypoll_linux::stat::CpuTimes;
 
-/// Bytes of one write and one read: large enough that the calls themselves cost little.
+/// Bytes of one write and one read: large enough that the cost of the calls is small.
 const CHUNK: usize = 64 * 1024;
 
-/// How long a read waits before it looks whether the run is over.
+/// How long a read waits before it checks whether the run is over.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long a client waits for a server: both are on this machine, and one that is silent for so long is gone.
+/// How long a client waits for a server: as both are on this machine, a longer silence means that it is gone.
 pub(super) const SILENCE: Duration = Duration::from_secs(2);
 
-/// The connection of a sender, by a listener whose accepts wait for [`PATIENCE`]; none once the run is over.
+/// Accepts the sender's connection; accepts wait for [`PATIENCE`]. None once the run is over.
 pub(super) fn accept<S>(
     gauge: &Gauge,
     mut accept: impl FnMut() -> io::Result<S>,
@@ -39,7 +39,7 @@ pub(super) fn pour(mut to: impl Write, gauge: &Gauge) -> Result<(), String> {
         match to.write(&chunk) {
             Ok(_) => {}
             Err(e) if is_pause(&e) => {}
-            // The receiver was the first to see that it is over.
+            // The receiver has noticed the end of the run first.
             Err(_) if gauge.is_over() => {}
             Err(e) => return Err(format!("send: {e}")),
         }
@@ -55,7 +55,7 @@ pub(super) fn drain(mut from: impl Read, gauge: &Gauge) -> Result<(), String> {
             Ok(0) => return Ok(()),
             Ok(n) => gauge.add(n as u64),
             Err(e) if is_pause(&e) => {}
-            // The sender was the first to see that it is over, and its host is gone.
+            // The sender has noticed the end of the run first, and its host is gone.
             Err(_) if gauge.is_over() => {}
             Err(e) => return Err(format!("receive: {e}")),
         }
@@ -67,13 +67,13 @@ pub(super) fn is_pause(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// What connect(2) says of a handshake that is not over in time.
+/// The error of connect(2) for a handshake that does not finish in time.
 fn is_begun(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EINPROGRESS)
 }
 
-/// The client of TCP_CRR: connects, asks, is answered and hears the end; again and again. None of these may wait
-/// for longer than [`SILENCE`], which is for `connect` to see to.
+/// The client of TCP_CRR: connects, sends, receives and waits for the end of the connection, in a loop. `connect` must
+/// set timeouts so that no step waits longer than [`SILENCE`].
 pub(super) fn connections<S: Read + Write>(
     place: &Place<'_>,
     gauge: &Gauge,
@@ -121,12 +121,12 @@ pub(super) fn connections<S: Read + Write>(
         false => format!("connection: {e}"),
     });
     gauge.stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    // Wakes a server that waits; one that has gone does not matter any more.
+    // Wakes a waiting server; if it is gone, this does not matter.
     drop(connect());
     shot
 }
 
-/// The server of TCP_CRR: accepts, hears, answers and closes first; accepts and reads wait for [`PATIENCE`].
+/// The server of TCP_CRR: accepts, receives, answers and closes first; accepts and reads wait for [`PATIENCE`].
 pub(super) fn answers<S: Read + Write>(
     gauge: &Gauge,
     mut accept: impl FnMut() -> io::Result<S>,
@@ -148,7 +148,7 @@ pub(super) fn answers<S: Read + Write>(
             0 => Err(ErrorKind::UnexpectedEof.into()),
             _ => peer.write_all(&byte),
         });
-        // The last client says nothing: it only wakes us.
+        // The last client sends nothing: it only wakes the server.
         if let Err(e) = answered
             && !gauge.is_over()
         {

@@ -1,5 +1,5 @@
-//! A relay between two NICs: a long way with losses. Every frame takes the same time, and whether it arrives
-//! depends on a seed and its number alone, so that two senders meet the same fate packet by packet.
+//! A relay between two NICs: a long path with losses. Every frame has the same delay, and its loss
+//! depends only on a seed and its number, so that two senders lose the same packets.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 
 use busypoll_stack::nic::{Checksum, Frame, Queue};
 
-/// How often it looks: what it adds to the delay at the most.
+/// How often the relay looks for frames: the most it adds to the delay.
 const TICK: Duration = Duration::from_micros(100);
 /// Frames taken at once.
 const BATCH: usize = 256;
-/// Frames under way one way: what comes beyond is dropped, as by any router.
+/// The most frames in flight in one direction: further ones are dropped, as by a router.
 const QUEUE: usize = 4096;
-/// Of an IPv4 packet in an Ethernet frame: the offset of its protocol.
+/// The offset of the protocol of an IPv4 packet in an Ethernet frame.
 const PROTOCOL: usize = 23;
 const TCP: u8 = 6;
 
-/// What happens on the way.
+/// The properties of the path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way {
-    /// One way.
+    /// The delay of one direction.
     pub(super) delay: Duration,
-    /// Of TCP packets, 0 to 1.
+    /// The share of TCP packets lost, 0 to 1.
     pub(super) loss: f64,
     pub(super) seed: u64,
 }
@@ -38,7 +38,7 @@ pub(super) fn run(mut ends: [Queue; 2], way: Way, stop: &AtomicBool) {
             let (from, to) = if from == 0 { (one, other) } else { (other, one) };
             from.rx.poll(BATCH, &mut |frame| line.take(&frame, now));
             while let Some((bytes, partial)) = line.due(now) {
-                // A full ring drops it, as a router does.
+                // A full ring drops the frame, as a router would.
                 let fill = &mut |room: &mut [u8]| room.copy_from_slice(&bytes);
                 let _ = to.tx.push(bytes.len(), partial, fill);
             }
@@ -63,7 +63,7 @@ impl Line {
     }
 
     fn take(&mut self, frame: &Frame<'_>, now: Instant) {
-        // The rest is the neighbours' talk, of which both senders have their own.
+        // Other packets are ARP, which both senders have.
         if frame.bytes.get(PROTOCOL) == Some(&TCP) {
             self.count += 1;
             let fate = mix(self.way.seed ^ self.direction << 32, self.count);
@@ -86,7 +86,7 @@ impl Line {
     }
 }
 
-/// A number for the `count`th packet (Steele, Lea, Flood: Fast splittable pseudorandom number generators).
+/// A random number for the `count`th packet (Steele, Lea, Flood: Fast splittable pseudorandom number generators).
 fn mix(seed: u64, count: u64) -> u64 {
     let z = seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn fate_depends_on_seed_and_number_alone_and_is_as_hard_as_asked() {
+    fn loss_depends_only_on_seed_and_number_and_has_the_requested_rate() {
         let delay = Duration::from_millis(10);
         let fates = |seed| {
             let mut line = Line::new(Way { delay, loss: 0.01, seed }, 0);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_late_and_in_order() {
+    fn frames_come_out_after_the_delay_and_in_order() {
         let delay = Duration::from_millis(10);
         let mut line = Line::new(Way { delay, loss: 0.0, seed: 1 }, 0);
         let now = Instant::now();

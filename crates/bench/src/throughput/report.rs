@@ -1,4 +1,4 @@
-//! What was measured, for people and for scripts.
+//! The results, as text and as JSON.
 
 use std::fmt::Write;
 
@@ -15,15 +15,15 @@ use crate::table::{self, plain, tail_text, us_text};
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Where and how.
+    /// The machine and the settings.
     pub machine: Machine,
     /// `tcp-stream`, `tcp-crr` or `tcp-loss`.
     pub workload: String,
-    /// By rate, the highest first.
+    /// Sorted by rate, the highest first.
     pub arms: Vec<LineReport>,
     /// What could not be measured.
     pub skipped: Vec<SkippedReport>,
-    /// Arms against arms, within this run.
+    /// Ratios between arms of this run.
     pub comparisons: Vec<RateComparison>,
 }
 
@@ -32,29 +32,29 @@ pub struct Report {
 pub struct LineReport {
     /// Its name.
     pub name: String,
-    /// Whose code.
+    /// The stack.
     pub plane: Plane,
-    /// Over what.
+    /// The link.
     pub nic: Nic,
-    /// Always TCP; the bare arm carries as many bytes a frame as TCP would.
+    /// Always TCP; the bare arm carries as many bytes per frame as TCP would.
     pub protocol: Protocol,
     /// How both ends wait.
     pub mode: Mode,
-    /// Where they run.
+    /// The CPUs of the ends.
     pub placement: Placement,
     /// Bits of data, or connections, per second: the median over rounds.
     pub per_second: f64,
     /// `bit/s` or `connections/s`.
     pub unit: &'static str,
-    /// Microseconds of CPU, whole machine, per MiB or per connection; null where others hide it.
+    /// Microseconds of CPU, whole machine, per MiB or per connection; null if other programs hide it.
     pub service_demand_us: Option<f64>,
-    /// How long a connection took; null for streams.
+    /// The duration of a connection; null for streams.
     pub connection_us: Option<RttUs>,
     /// Packets found by busy polling, both ends, per MiB or per connection.
     pub busy_polled_packets: f64,
-    /// It did what its name says. A stream's receiver that is never done polls for nothing: of it nothing is demanded.
+    /// Whether it did what its name says. Always true for streams, as a receiver that always has data does not poll.
     pub valid: bool,
-    /// Why not.
+    /// The reason, if not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -74,7 +74,7 @@ pub struct RateComparison {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Sums up a run.
+/// Summarises a run.
 pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> Report {
     machine.idle_cpu_share = outcome.idle.idle_share();
     machine.rounds = outcome.stopped_after.unwrap_or(machine.rounds);
@@ -112,7 +112,7 @@ fn line_report(run: &LineRun, idle: Usage) -> LineReport {
         busy_polled += shot.busy_polled;
     }
     let is_stream = workload != Workload::Crr;
-    // Lines of a lossy round run at once: whose CPU time it was cannot be told.
+    // Lines of a lossy round run at the same time: their CPU time cannot be separated.
     let demand = (workload != Workload::Loss)
         .then(|| demand::service_demand_us(usage, idle, count))
         .flatten();
@@ -137,13 +137,13 @@ fn line_report(run: &LineRun, idle: Usage) -> LineReport {
     }
 }
 
-/// The kernel's connect and accept do not poll: of the packets of a connection, which are about ten at both ends, the
-/// answer alone is sure to come while somebody does.
+/// The kernel's connect and accept do not poll: of the packets of a connection, which are about ten at both ends, only
+/// the answer is sure to come while a thread polls.
 const POLLED_ENOUGH: f64 = 0.75;
-/// A baseline with as many for each connection is no baseline.
+/// A baseline with this many for each connection is no baseline.
 const POLLED_TOO_MUCH: f64 = 0.5;
 
-/// Why the figures of an arm are not what its name says, by the packets busy polled for each of its connections.
+/// Why an arm's figures do not describe what its name says, by the packets busy polled for each connection.
 fn objection(line: &Line, busy_polled: f64) -> Option<String> {
     match line.arm.mode {
         _ if line.workload != Workload::Crr => None,
@@ -157,12 +157,12 @@ fn objection(line: &Line, busy_polled: f64) -> Option<String> {
     }
 }
 
-/// What each arm is held against: a stream of the stack against its limit, the kernel both ways and
-/// smoltcp; connections against the kernel's best placement.
+/// The baselines of each arm: for a stream of the stack its limit, the kernel with and without offloads, and
+/// smoltcp; for connections the kernel's best placement.
 fn comparisons(outcome: &Outcome, arms: &[LineReport]) -> Vec<RateComparison> {
     let median =
         |run: &LineRun| stats::median(&rates(run).into_iter().flatten().collect::<Vec<_>>());
-    // A ratio with one that did something else says nothing.
+    // Only valid arms: a ratio with an arm that did something else is meaningless.
     let is_valid =
         |run: &&LineRun| arms.iter().any(|arm| arm.name == run.line.arm.name && arm.valid);
     let lines: Vec<&LineRun> = outcome.lines.iter().filter(is_valid).collect();
@@ -201,7 +201,7 @@ fn comparisons(outcome: &Outcome, arms: &[LineReport]) -> Vec<RateComparison> {
 }
 
 impl Report {
-    /// The report as a person reads it.
+    /// The report as text.
     pub fn render(&self) -> String {
         let m = &self.machine;
         let mut out = format!(
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_bits_and_compared_with_their_limit() {
+    fn streams_are_in_bits_and_compared_with_their_limit() {
         let outcome = Outcome {
             lines: vec![
                 run("bare-xdp-stream", &[1_000_000_000; 3]),

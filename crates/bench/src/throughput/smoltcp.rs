@@ -1,7 +1,7 @@
 //! smoltcp over the same cable, for comparison: two of its interfaces, each polled in a loop on a CPU of its
-//! own, with windows as large as its rings bear and without checksums, as the cable needs none.
+//! own, with windows as large as the rings allow and without checksums, which the cable does not need.
 //!
-//! Its socket's own calls are used as its examples do: data goes from the application's slice to the
+//! Its socket calls are used as in its examples: data is copied from the application's slice to the
 //! socket's buffer and from there to the ring, as in the other arms.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,10 +18,10 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use super::{Gauge, Place, Shot};
 
 const PORT: u16 = 7000;
-/// Two thirds of what the ring takes: a frame that finds it full is lost, and smoltcp waits a second for it.
+/// Two thirds of the ring: a frame that does not fit is lost, and smoltcp waits a second for it.
 const WINDOW: usize = 1 << 20;
 const RING: u32 = 1024;
-/// Frames taken before what they caused is sent.
+/// Frames received before the resulting ones are sent.
 const BATCH: usize = 64;
 const CHUNK: usize = 64 * 1024;
 
@@ -75,7 +75,7 @@ impl End {
         let mut wire = Wire { frame: None, tx: &mut *queue.tx, mtu };
         let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
         interface.update_ip_addrs(|all| {
-            // Its table has room for more than one.
+            // There is room for more than one address.
             let _ = all.push(IpCidr::new(IpAddress::Ipv4(address), 24));
         });
         let buffer = || tcp::SocketBuffer::new(vec![0; WINDOW]);
@@ -94,7 +94,7 @@ impl End {
         socket.connect(self.interface.context(), to, 49152).map_err(|e| format!("connect: {e}"))
     }
 
-    /// Takes frames in, lets the application do its part, sends what there is; until the run is over.
+    /// Receives frames, lets the application read or write, sends frames; until the run is over.
     fn run(&mut self, gauge: &Gauge, mut work: impl FnMut(&mut tcp::Socket<'static>)) {
         let Self { queue: Queue { rx, tx, .. }, mtu, interface, sockets, handle, start } = self;
         while !gauge.is_over() {
@@ -111,7 +111,7 @@ impl End {
     }
 }
 
-/// The cable as smoltcp sees it, for the length of one call: perhaps one frame that has come, and the way out.
+/// The cable as a smoltcp device, for one call: possibly one received frame, and the transmit queue.
 /// Frames are read and written in the ring.
 struct Wire<'a> {
     frame: Option<nic::Frame<'a>>,
@@ -161,14 +161,14 @@ impl TxToken for Tx<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
         let mut write = Some(write);
         let mut result = None;
-        // A full ring drops the frame, as a wire would.
+        // A full ring drops the frame, as a link would.
         let pushed = self.0.push(len, true, &mut |room| {
             result = write.take().map(|write| write(room));
         });
         match (pushed, result, write) {
             (_, Some(result), _) => result,
             (_, None, Some(write)) => write(&mut vec![0; len]),
-            // One of the two is always there.
+            // One of the two is always present.
             (_, None, None) => unreachable!("written twice"),
         }
     }

@@ -13,7 +13,7 @@ use crate::arm::Nic;
 use crate::stack::{host, one_line};
 
 const PORT: u16 = 7000;
-/// Frames of the cable, as for smoltcp.
+/// Frames of the cable, the same as for smoltcp.
 const RING: u32 = 1024;
 
 /// A stream over the cable or AF_XDP.
@@ -100,7 +100,7 @@ impl Sender {
         Ok(Self { host: host(Complete::new(ours), Some(address), cpu)?, far })
     }
 
-    /// What leads away from it, and what pours a stream into that, if it connects in the time given.
+    /// The far end of the cable, and a function that sends a stream into it if it connects in time.
     pub(super) fn split(
         self,
         patience: Duration,
@@ -115,7 +115,7 @@ impl Sender {
     }
 }
 
-/// A cable that leads to something that does not take partial checksums.
+/// A cable to a peer that does not accept partial checksums.
 struct Complete {
     cable: cable::Cable,
     info: Info,
@@ -148,7 +148,7 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
             let host = server(place, lab)?;
             gauge.watch(&host);
             let listener = listen(&host, at(lab))?;
-            // Accepted connections inherit it.
+            // Accepted connections inherit SO_BUSY_POLL.
             listener.set_busy_poll(busy_poll).map_err(one_line)?;
             announce.ready(at(lab));
             pump::answers(gauge, || {
@@ -168,7 +168,7 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
 fn connect(host: &Host, to: SocketAddr, busy_poll: u32) -> io::Result<TcpStream> {
     let stream = TcpStream::new(host);
     stream.set_busy_poll(busy_poll)?;
-    // Of the handshake and of writes, and of reads.
+    // For the handshake and writes, and for reads.
     stream.set_write_timeout(Some(pump::SILENCE))?;
     stream.set_read_timeout(Some(pump::SILENCE))?;
     stream.connect_to(to)?;
