@@ -58,7 +58,7 @@ fn a_peer_that_never_answers_is_reported_in_one_line_within_seconds() {
     // A port that is not in use.
     let free = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback");
     let start = Instant::now();
-    let error = bench(&["--host", &free.to_string()]).expect_err("nobody there");
+    let error = bench(&["--host", &free.to_string()]).expect_err("no server there");
     assert!(error.contains("busypoll serve") && error.lines().count() == 1, "{error}");
     assert!(error.contains(&format!("TCP {} and the next", free.port())), "{error}");
     assert!(bench(&["--host", "not a host"]).is_err());

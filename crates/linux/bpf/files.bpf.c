@@ -12,7 +12,7 @@ struct record {
     u32 kind, pid, fd, netns;
     u64 object; /* the same for all descriptors of one open file; KIND_UNKNOWN: its operations */
     u64 inode;
-    u64 cookie; /* 0 until somebody has asked for SO_COOKIE */
+    u64 cookie; /* 0 until a program has asked for SO_COOKIE */
     u32 usecs, napi_id, budget, prefer;
     u32 family, type, protocol, state;
     u32 bound_ifindex, local_port, peer_port, incoming_cpu;

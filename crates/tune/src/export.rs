@@ -89,7 +89,7 @@ impl Export {
         for setting in &profile.settings {
             let key = &setting.key;
             if key.is_napi() && *key != Key::Threaded {
-                let why = "it must not stand while nobody polls; let the program's service apply it: \
+                let why = "it must not be set while no process polls; let the program's service apply it: \
                            ExecStartPost=+busypoll tune apply … --poller $MAINPID";
                 export.left_out.push((key.to_string(), why.into()));
                 continue;

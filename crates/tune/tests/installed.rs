@@ -121,7 +121,7 @@ fn udev_installs_the_exported_files() {
     assert_eq!(plain(&got), plain(&applied(&state)), "{said}");
 }
 
-/// tuned itself. It ignores virtual devices, so it is told that this one is real.
+/// tuned itself. It ignores virtual devices, so this script makes it accept this one.
 const TUNED: &str = "
 import runpy, sys
 from tuned.plugins.plugin_net import NetTuningPlugin
