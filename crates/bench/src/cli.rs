@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use crate::arm::{self, ARMS, Arm, Mode, Protocol};
 use crate::error::Error;
-use crate::interrupt::{self, Held};
+use crate::interrupt::{self, SigintBlocked};
 use crate::remote::{self, Remote};
 use crate::run::{Bench, Cpus, Settings};
 use crate::schedule::Budget;
@@ -140,14 +140,14 @@ pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
     }
     contradictions(args)?;
     // Before the first thread is started.
-    let held = interrupt::hold()?;
+    let blocked = interrupt::block()?;
     match args.workload {
-        Workload::Rr => run_round_trips(args, held.as_ref(), out)?,
-        _ => run_throughput(args, held.as_ref(), out)?,
+        Workload::Rr => run_round_trips(args, blocked.as_ref(), out)?,
+        _ => run_throughput(args, blocked.as_ref(), out)?,
     }
     out.flush()?;
-    if let Some(held) = held {
-        held.pass_on();
+    if let Some(blocked) = blocked {
+        blocked.end_if_interrupted();
     }
     Ok(())
 }
@@ -155,7 +155,7 @@ pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
 /// TCP_RR and UDP_RR.
 fn run_round_trips(
     args: &BenchArgs,
-    interrupts: Option<&Held>,
+    interrupts: Option<&SigintBlocked>,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let arms = choose_arms(args)?;
@@ -254,7 +254,7 @@ fn contradictions(args: &BenchArgs) -> Result<(), Error> {
 /// TCP_STREAM or TCP_CRR.
 fn run_throughput(
     args: &BenchArgs,
-    interrupts: Option<&Held>,
+    interrupts: Option<&SigintBlocked>,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let lines = throughput::select(args.workload, args.arms.as_deref())
@@ -328,9 +328,9 @@ fn write_report(
     Ok(write!(out, "{}", text())?)
 }
 
-/// If SIGINT is held, makes Ctrl-C end the measurement but not the report.
-fn listen(interrupts: Option<&Held>) -> Result<(), Error> {
-    Ok(interrupts.map_or(Ok(()), Held::listen)?)
+/// If SIGINT is blocked, makes Ctrl-C end the measurement but not the report.
+fn listen(interrupts: Option<&SigintBlocked>) -> Result<(), Error> {
+    Ok(interrupts.map_or(Ok(()), SigintBlocked::listen)?)
 }
 
 fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {

@@ -20,14 +20,14 @@ const ASKED: u64 = u64::MAX;
 static STATE: AtomicU64 = AtomicU64::new(NOTHING);
 
 /// Proof that SIGINT is blocked in this thread and all that it starts.
-pub struct Held(());
+pub struct SigintBlocked(());
 
 /// Blocks SIGINT, unless this process ignores it. Must be called before there is a second thread, as the signal would
 /// end the process through that one.
 ///
 /// # Errors
 /// The system's.
-pub fn hold() -> io::Result<Option<Held>> {
+pub fn block() -> io::Result<Option<SigintBlocked>> {
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: `now` has room for the result, and nothing is changed.
     let asked = unsafe { libc::sigaction(libc::SIGINT, std::ptr::null(), now.as_mut_ptr()) };
@@ -36,10 +36,10 @@ pub fn hold() -> io::Result<Option<Held>> {
         return Ok(None);
     }
     mask(libc::SIG_BLOCK)?;
-    Ok(Some(Held(())))
+    Ok(Some(SigintBlocked(())))
 }
 
-impl Held {
+impl SigintBlocked {
     /// Starts a thread that waits for SIGINT.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Held {
     }
 
     /// If SIGINT has come, ends the process by that signal, so that its parent, such as a shell's loop, learns of it.
-    pub fn pass_on(self) {
+    pub fn end_if_interrupted(self) {
         if is_asked() {
             end();
         }

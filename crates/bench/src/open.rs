@@ -27,15 +27,15 @@ pub struct Weight {
 }
 
 /// Runs an arm once with this many connections or sockets open at the server and at the client. `serve` and
-/// `connect` are as for [`slot::run`], and open theirs by [`Party::open`].
+/// `connect` are as for [`slot::run`], and open theirs by [`OpeningEnd::open`].
 ///
 /// # Errors
 /// As [`slot::run`].
 pub fn run<S: Endpoint, C: Endpoint>(
     plan: &Plan<'_>,
     [servers, clients]: [usize; 2],
-    serve: impl FnOnce(&Announce, Party<'_>) -> Result<Beside<S>, String> + Send,
-    connect: impl FnOnce(SocketAddr, Party<'_>) -> Result<Beside<C>, String> + Send,
+    serve: impl FnOnce(&Announce, OpeningEnd<'_>) -> Result<WithIdle<S>, String> + Send,
+    connect: impl FnOnce(SocketAddr, OpeningEnd<'_>) -> Result<WithIdle<C>, String> + Send,
 ) -> Result<Slot, String> {
     let (weight, why) = (OnceLock::new(), OnceLock::new());
     let (to_client, from_server) = sync_channel(1);
@@ -43,8 +43,8 @@ pub fn run<S: Endpoint, C: Endpoint>(
     // All but the first of each end are opened between the two readings.
     let made = [servers, clients].map(|count| (count - 1).max(1)).iter().sum();
     let scale = (servers > 1).then_some((&weight, made));
-    let server = Party { count: servers, to: to_client, from: from_client, scale: None };
-    let client = Party { count: clients, to: to_server, from: from_server, scale };
+    let server = OpeningEnd { count: servers, to: to_client, from: from_client, scale: None };
+    let client = OpeningEnd { count: clients, to: to_server, from: from_server, scale };
     // If one end fails, the other fails too; the reason is that of the first failure.
     let noted = |failure: &String| {
         let _ = why.set(failure.clone());
@@ -61,7 +61,7 @@ pub fn run<S: Endpoint, C: Endpoint>(
 }
 
 /// One end while it opens its connections or sockets.
-pub struct Party<'a> {
+pub struct OpeningEnd<'a> {
     count: usize,
     to: SyncSender<()>,
     from: Receiver<()>,
@@ -69,7 +69,7 @@ pub struct Party<'a> {
     scale: Option<(&'a OnceLock<Weight>, usize)>,
 }
 
-impl Party<'_> {
+impl OpeningEnd<'_> {
     /// Opens all, one after another. The argument of `make` says whether it is the last, and `make` returns after its
     /// exchange of messages.
     ///
@@ -78,34 +78,34 @@ impl Party<'_> {
     pub fn open<E: Endpoint>(
         self,
         mut make: impl FnMut(bool) -> Result<E, String>,
-    ) -> Result<Beside<E>, String> {
+    ) -> Result<WithIdle<E>, String> {
         let others = self.count - 1;
         let mut idle = Vec::with_capacity(others);
         // After the first one, neighbours are resolved and threads have their own memory.
         if others > 0 {
             idle.push(make(false)?);
         }
-        self.meet()?;
+        self.wait_for_other_end()?;
         let before = self.scale.map(|_| {
             settle();
             Reading::now()
         });
-        self.meet()?;
+        self.wait_for_other_end()?;
         while idle.len() < others {
             idle.push(make(false)?);
         }
         let end = make(true)?;
-        self.meet()?;
+        self.wait_for_other_end()?;
         if let (Some((weight, made)), Some(before)) = (self.scale, before) {
             thread::sleep(IDLE);
             settle();
             let _ = weight.set(Reading::now().since(&before, made));
         }
-        Ok(Beside { end, idle })
+        Ok(WithIdle { end, idle })
     }
 
     /// Waits for the other end.
-    fn meet(&self) -> Result<(), String> {
+    fn wait_for_other_end(&self) -> Result<(), String> {
         self.to
             .send(())
             .ok()
@@ -115,12 +115,12 @@ impl Party<'_> {
 }
 
 /// The last one opened, which is measured, and the idle others.
-pub struct Beside<E: Endpoint> {
+pub struct WithIdle<E: Endpoint> {
     end: E,
     idle: Vec<E>,
 }
 
-impl<E: Endpoint> Drop for Beside<E> {
+impl<E: Endpoint> Drop for WithIdle<E> {
     fn drop(&mut self) {
         // Only now, as the option takes memory.
         self.idle.iter_mut().for_each(E::abandon);
@@ -128,7 +128,7 @@ impl<E: Endpoint> Drop for Beside<E> {
     }
 }
 
-impl<E: Endpoint> Endpoint for Beside<E> {
+impl<E: Endpoint> Endpoint for WithIdle<E> {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.end.send(message)
     }
@@ -235,7 +235,7 @@ const IDLE: Duration = Duration::from_millis(500);
 /// growth, and the kernel frees sockets some time after they are closed.
 fn settle() {
     const PAUSE: Duration = Duration::from_millis(20);
-    const CALM: u64 = 64 << 10;
+    const MAX_CHANGE: u64 = 64 << 10;
     #[cfg(target_env = "gnu")]
     // SAFETY: affects only free memory.
     unsafe {
@@ -248,7 +248,7 @@ fn settle() {
     {
         thread::sleep(PAUSE);
         last = kernel_objects();
-        if last.is_some_and(|now| now.abs_diff(then) < CALM) {
+        if last.is_some_and(|now| now.abs_diff(then) < MAX_CHANGE) {
             return;
         }
     }

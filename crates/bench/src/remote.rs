@@ -222,7 +222,7 @@ impl Remote {
                  on both machines",
                 self.name
             )),
-            other => Err(self.odd(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -244,7 +244,7 @@ impl Remote {
         result.map_err(|e| format!("--host {}: {e}; is `busypoll serve` running there?", self.name))
     }
 
-    fn odd(&self, reply: &Reply) -> String {
+    fn unexpected(&self, reply: &Reply) -> String {
         format!("{} gave an answer out of turn: {reply:?}", self.name)
     }
 
@@ -263,7 +263,7 @@ impl Remote {
         };
         match self.ask(&Ask::Start(job))? {
             Reply::Ready(address) => Ok(address),
-            other => Err(self.odd(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -274,7 +274,7 @@ impl Remote {
     pub fn begin(&self) -> Result<(), String> {
         match self.ask(&Ask::Begin)? {
             Reply::Done => Ok(()),
-            other => Err(self.odd(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -285,7 +285,7 @@ impl Remote {
     pub fn end(&self) -> Result<Window, String> {
         match self.ask(&Ask::End)? {
             Reply::Window(window) => Ok(window),
-            other => Err(self.odd(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -296,7 +296,7 @@ impl Remote {
     pub fn stop(&self) -> Result<Polling, String> {
         match self.ask(&Ask::Stop)? {
             Reply::Stopped(polling) => Ok(polling),
-            other => Err(self.odd(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -309,7 +309,7 @@ impl Remote {
         let here = here();
         match self.answer()? {
             Reply::Idle(usage) => Ok((usage, here)),
-            other => Err(self.odd(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 }

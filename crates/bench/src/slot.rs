@@ -134,7 +134,7 @@ pub fn run<S: Endpoint, C: Endpoint>(
                     threads: &[thread_id(), server_thread],
                 };
                 let mut client = Client::new(endpoint, plan.clock, plan.size);
-                let result = measure(plan, &mut client, &watch, Far::Thread(stage));
+                let result = measure(plan, &mut client, &watch, ServerLocation::Thread(stage));
                 stage.stop();
                 // Wakes a waiting server; if it is gone, this does not matter.
                 let _ = client.endpoint().send(&vec![0; plan.size.request]);
@@ -172,7 +172,7 @@ pub fn run_remote<C: Endpoint>(
         let mut client = Client::new(endpoint, plan.clock, plan.size);
         let cpus = [plan.client_cpu, plan.client_cpu];
         let watch = Watch { lab: None, cpus, threads: &[thread_id()] };
-        measure(plan, &mut client, &watch, Far::Machine(remote))
+        measure(plan, &mut client, &watch, ServerLocation::Machine(remote))
     });
     // Also after a failure, or the server would continue to spin.
     let server = remote.stop();
@@ -191,7 +191,7 @@ fn join(load: Load, client: &mut Polling, server: Polling) {
 
 /// The server, as seen by the client's thread.
 #[derive(Clone, Copy)]
-enum Far<'a> {
+enum ServerLocation<'a> {
     Thread(&'a Stage),
     Machine(&'a Remote),
 }
@@ -201,19 +201,19 @@ fn measure<E: Endpoint>(
     plan: &Plan<'_>,
     client: &mut Client<'_, E>,
     watch: &Watch<'_>,
-    server: Far<'_>,
+    server: ServerLocation<'_>,
 ) -> Result<Slot, String> {
     let io = |e: std::io::Error| e.to_string();
     client.greet().map_err(|e| match server {
-        Far::Machine(remote) => format!("{e}; is a firewall before {}?", remote.name),
-        Far::Thread(_) => e.to_string(),
+        ServerLocation::Machine(remote) => format!("{e}; is a firewall before {}?", remote.name),
+        ServerLocation::Thread(_) => e.to_string(),
     })?;
     let mut rtts = stats::histogram();
     drive(plan.load, client, plan.warm_up, &mut rtts, || ()).map_err(io)?;
     rtts.reset();
     match server {
-        Far::Thread(stage) => stage.measure(),
-        Far::Machine(remote) => remote.begin()?,
+        ServerLocation::Thread(stage) => stage.measure(),
+        ServerLocation::Machine(remote) => remote.begin()?,
     }
     let before = watch.before()?;
     let earlier = client.endpoint().polling();
@@ -221,7 +221,7 @@ fn measure<E: Endpoint>(
     let settled = || {
         window = watch.after().and_then(|after| {
             let mut window = after.since(&before, plan.server_cpu);
-            if let Far::Machine(remote) = server {
+            if let ServerLocation::Machine(remote) = server {
                 window.add_remote(&remote.end()?);
             }
             Ok(window)

@@ -60,10 +60,10 @@ const HEAD: usize = 256;
 /// How the program in this file can be reached; for a script, its interpreter. `env` counts as a program like any
 /// other.
 pub fn reach(path: impl Arg + Copy) -> Reach {
-    look(path, SCRIPTS)
+    reach_through(path, SCRIPTS)
 }
 
-fn look(path: impl Arg + Copy, scripts: u32) -> Reach {
+fn reach_through(path: impl Arg + Copy, scripts: u32) -> Reach {
     // Opening any other kind of file could block, and it cannot be executed.
     let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     if !stat(path).is_ok_and(|stat| is_file(&stat)) {
@@ -77,7 +77,7 @@ fn look(path: impl Arg + Copy, scripts: u32) -> Reach {
     let mut head = [0; HEAD];
     read_some(&file, 0, &mut head);
     if let Some(interpreter) = interpreter(&mut head) {
-        return scripts.checked_sub(1).map_or(Reach::Preload, |left| look(interpreter, left));
+        return scripts.checked_sub(1).map_or(Reach::Preload, |left| reach_through(interpreter, left));
     }
     if !head.starts_with(b"\x7fELF") {
         return Reach::Preload;

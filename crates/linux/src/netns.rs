@@ -94,7 +94,7 @@ pub fn inode() -> Result<u32> {
 
 /// The inode number of every network namespace that has a name or a process in it, as far as this
 /// user may read them.
-pub fn inhabited() -> HashSet<u32> {
+pub fn in_use() -> HashSet<u32> {
     let named =
         entries("/run/netns").filter_map(|p| u32::try_from(fs::metadata(p).ok()?.ino()).ok());
     let number = |path: PathBuf| {

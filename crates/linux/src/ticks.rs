@@ -14,7 +14,7 @@ const WATCHED: u64 = 50_000;
 /// How often a simultaneous reading of both clocks is tried.
 const TRIES: usize = 5;
 /// The most that two readings of the kernel's clock are apart if it uses the counter too, in nanoseconds.
-const APART: u64 = 1_000;
+const MAX_GAP: u64 = 1_000;
 
 impl Pace {
     /// `CLOCK_MONOTONIC`.
@@ -99,7 +99,7 @@ fn both() -> Option<(u64, u64)> {
     });
     // In a try whose readings are far apart, another thread had the CPU.
     let best = reads.into_iter().min_by_key(|&(apart, ..)| apart);
-    best.filter(|&(apart, ..)| apart < APART).map(|(_, nanos, ticks)| (nanos, ticks))
+    best.filter(|&(apart, ..)| apart < MAX_GAP).map(|(_, nanos, ticks)| (nanos, ticks))
 }
 
 /// Whether the counter has a constant rate at all times and on all CPUs.

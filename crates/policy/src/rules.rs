@@ -30,7 +30,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The settings of one socket, by the names of its program and its current addresses. Neither allocates nor locks, so that it may be called again after bind and connect.
+    /// The settings of one socket, by the names of its program and its current addresses. Neither allocates nor
+    /// locks, so that it may be called again after bind and connect.
     #[must_use]
     pub fn for_socket(
         &self,

@@ -217,12 +217,12 @@ impl Work<'_, '_> {
         for outcome in outcomes.iter_mut().filter(|o| o.result == Written::AsPlanned) {
             let Some(then) = &outcome.line.then else { continue };
             // A value that cannot be read any more was removed by another program; status reports it.
-            if let Ok(Written::Became(now)) = self.stands(&outcome.line, then) {
+            if let Ok(Written::Became(now)) = self.still_set(&outcome.line, then) {
                 outcome.result = Written::Overtaken(now);
             }
         }
         let so_already = before.lines.iter().filter(|l| l.state == State::Same);
-        let undone = so_already.filter_map(|line| match self.stands(line, line.then.as_ref()?) {
+        let undone = so_already.filter_map(|line| match self.still_set(line, line.then.as_ref()?) {
             Ok(Written::Became(now)) => {
                 let why = format!("is {} now", now.show(line.knob.key.about().unit));
                 Some(LeftOut { line: line.clone(), why, lost: true })
@@ -323,7 +323,7 @@ impl Work<'_, '_> {
         };
         (self.steps)(Step::Writing(&line.knob));
         let result = match self.machine.write(device, &line.knob, then) {
-            Ok(()) => self.stands(line, then)?,
+            Ok(()) => self.still_set(line, then)?,
             // A missing privilege affects all settings: roll everything back.
             Err(e) if is_forbidden(&e) => return Err(e.into()),
             Err(e) => Written::Refused(e.to_string()),
@@ -333,7 +333,7 @@ impl Work<'_, '_> {
     }
 
     /// Whether a setting still has the value that was written.
-    fn stands(&mut self, line: &Line, then: &Value) -> Result<Written> {
+    fn still_set(&mut self, line: &Line, then: &Value) -> Result<Written> {
         let device = self.devices.iter().find(|d| Some(d.name()) == line.device.as_deref());
         match self.machine.read(device, &line.knob)? {
             now if now == *then => self.held_off(device, line, then),

@@ -73,7 +73,7 @@ impl TuneCommand {
 }
 
 #[derive(Debug, Clone, Args)]
-struct Which {
+struct ProfileArgs {
     /// busy-poll, lowest-latency, prefer-busy-poll, irq-suspend, or a file of your own
     #[arg(value_name = "PROFILE")]
     profile: String,
@@ -88,7 +88,7 @@ struct Which {
     app_cpus: Option<CpuList>,
 }
 
-impl Which {
+impl ProfileArgs {
     fn options(&self) -> Options {
         Options {
             devices: self.dev.clone(),
@@ -108,7 +108,7 @@ struct Json {
 #[derive(Debug, Clone, Args)]
 struct PlanArgs {
     #[command(flatten)]
-    which: Which,
+    which: ProfileArgs,
     #[command(flatten)]
     json: Json,
 }
@@ -116,7 +116,7 @@ struct PlanArgs {
 #[derive(Debug, Clone, Args)]
 struct ApplyArgs {
     #[command(flatten)]
-    which: Which,
+    which: ProfileArgs,
     /// Roll back after this time unless `busypoll tune confirm` comes first
     #[arg(long, value_name = "TIME", value_parser = confirm_time)]
     confirm: Option<Duration>,
@@ -140,7 +140,7 @@ struct RollbackArgs {
 #[group(required = true, multiple = true, id = "where", args = ["format", "dir"])]
 struct ExportArgs {
     #[command(flatten)]
-    which: Which,
+    which: ProfileArgs,
     /// Print one format
     #[arg(long, value_enum, conflicts_with = "dir")]
     format: Option<Format>,
@@ -212,7 +212,7 @@ fn run(command: &TuneCommand, out: &mut Vec<u8>) -> Result<ExitCode> {
         TuneCommand::Apply(args) => run_apply(args, out),
         TuneCommand::Confirm => confirm(out),
         TuneCommand::Status(json) => {
-            let status = Status::look(&mut Machine::open()?)?;
+            let status = Status::read(&mut Machine::open()?)?;
             show(json, &status, out, |out| text::status(&status, out))?;
             if let (Some(last), false) = (&status.last, json.json) {
                 say(last);

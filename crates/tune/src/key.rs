@@ -71,7 +71,7 @@ pub enum Unit {
 
 /// The general facts about a setting; a profile may add its own.
 #[derive(Clone, Copy, Debug)]
-pub struct About {
+pub struct KeyFacts {
     /// Its unit.
     pub unit: Unit,
     /// The largest value the kernel accepts.
@@ -85,7 +85,7 @@ pub struct About {
 }
 
 /// Every key except the features: section, name and facts.
-const KEYS: &[(Key, &str, &str, About)] = {
+const KEYS: &[(Key, &str, &str, KeyFacts)] = {
     const I32: u64 = i32::MAX as u64;
     const U32: u64 = u32::MAX as u64;
     const fn about(
@@ -94,8 +94,8 @@ const KEYS: &[(Key, &str, &str, About)] = {
         reason: &'static str,
         cost: &'static str,
         source: &'static str,
-    ) -> About {
-        About { unit, max, reason, cost, source }
+    ) -> KeyFacts {
+        KeyFacts { unit, max, reason, cost, source }
     }
     const SYSCTL: &str = "Documentation/admin-guide/sysctl/net.rst";
     const ETHTOOL: &str = "ethtool(8)";
@@ -350,7 +350,7 @@ const SHORT: &[(&str, &[&str])] = &[
 
 impl Key {
     /// The general facts about this setting.
-    pub fn about(&self) -> About {
+    pub fn about(&self) -> KeyFacts {
         if let Key::Feature(name) = self {
             return feature(name);
         }
@@ -422,7 +422,7 @@ impl Key {
     }
 }
 
-fn feature(name: &str) -> About {
+fn feature(name: &str) -> KeyFacts {
     let (reason, cost) = match name {
         "rx-gro" => (
             "on, a packet is held back to be merged with the next; off, it is handed up at once",
@@ -434,7 +434,7 @@ fn feature(name: &str) -> About {
         ),
         _ => ("an offload of the device", "off: the CPU does the work instead"),
     };
-    About { unit: Unit::Switch, max: 1, reason, cost, source: "ethtool(8)" }
+    KeyFacts { unit: Unit::Switch, max: 1, reason, cost, source: "ethtool(8)" }
 }
 
 impl fmt::Display for Key {

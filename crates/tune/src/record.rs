@@ -138,7 +138,7 @@ impl Process {
     }
 
     /// Whether it has not ended.
-    pub fn lives(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         Process::find(self.pid).as_ref() == Some(self)
     }
 }
@@ -347,8 +347,8 @@ mod tests {
     #[test]
     fn a_process_is_distinguished_from_a_later_one_with_its_pid() {
         let me = Process::find(std::process::id()).unwrap();
-        assert!(me.lives());
-        assert!(!Process { started: me.started + 1, ..me }.lives());
+        assert!(me.is_alive());
+        assert!(!Process { started: me.started + 1, ..me }.is_alive());
         assert_eq!(Process::find(0), None);
     }
 }

@@ -152,7 +152,7 @@ impl Status {
     ///
     /// # Errors
     /// Errors of the journal, and of reading settings.
-    pub fn look(machine: &mut Machine) -> Result<Self> {
+    pub fn read(machine: &mut Machine) -> Result<Self> {
         let journal_state = JournalState::of(&records()?);
         let mut status = Status {
             applies: Vec::new(),
@@ -162,7 +162,7 @@ impl Status {
             elsewhere: Vec::new(),
             gone: Vec::new(),
         };
-        (status.elsewhere, status.gone) = elsewhere()?;
+        (status.elsewhere, status.gone) = other_namespaces()?;
         for apply in &journal_state.applies {
             let begin = &apply.begin;
             let confirm_within = begin.confirm_within.filter(|_| !apply.confirmed);
@@ -173,7 +173,7 @@ impl Status {
                 at: begin.at,
                 interrupted: !apply.complete,
                 confirm_within,
-                guard: begin.guard.filter(|g| on_guard && g.lives()).map(|g| g.pid),
+                guard: begin.guard.filter(|g| on_guard && g.is_alive()).map(|g| g.pid),
                 pollers: begin.pollers.iter().map(|p| p.pid).collect(),
             };
             status.warn(machine, &journal_state, apply, &shown);
@@ -305,7 +305,7 @@ fn received(machine: &Machine, journal_state: &JournalState, begin: &Begin) -> u
 }
 
 /// Other network namespaces with a journal, and the journals of namespaces that are gone.
-fn elsewhere() -> Result<(Vec<String>, Vec<PathBuf>)> {
+fn other_namespaces() -> Result<(Vec<String>, Vec<PathBuf>)> {
     let (dir, own) = (dir()?, journal_name()?);
     let files = std::fs::read_dir(&dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = files

@@ -6,7 +6,7 @@ use busypoll_linux::topology::CpuList;
 use busypoll_policy::units;
 use serde::{Deserialize, Serialize};
 
-use crate::key::{About, Unit};
+use crate::key::{KeyFacts, Unit};
 
 /// A value of a setting, in the unit of its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ impl Value {
     ///
     /// # Errors
     /// One line that says what is allowed.
-    pub fn read(text: &str, about: &About) -> Result<Self, String> {
+    pub fn read(text: &str, about: &KeyFacts) -> Result<Self, String> {
         let text = text.trim();
         let value = match about.unit {
             Unit::Switch => {

@@ -204,18 +204,18 @@ fn plan_and_status_change_nothing_and_report_the_current_values() {
     tuned(host, &state, || {
         apply_to(device, &profile(&state, "[queues]\nrps-flow-cnt = 32\n"));
         let mut machine = Machine::open().unwrap();
-        let status = Status::look(&mut machine).unwrap();
+        let status = Status::read(&mut machine).unwrap();
         assert_eq!((status.applies.len(), status.settings.len()), (1, 2));
         assert!(status.warnings.is_empty(), "{:?}", status.warnings);
         assert!(status.settings.iter().all(|s| s.now.as_ref() == Some(&s.set)));
         // A change by another program is reported.
         Sysfs::open().unwrap().set_attribute(device, "queues/rx-0/rps_flow_cnt", "8").unwrap();
-        let status = Status::look(&mut machine).unwrap();
+        let status = Status::read(&mut machine).unwrap();
         assert_eq!(status.settings.iter().filter(|s| s.now.as_ref() != Some(&s.set)).count(), 1);
         let [warning] = &status.warnings[..] else { panic!("{:?}", status.warnings) };
         assert!(warning.starts_with("1 setting was changed by others since"), "{warning}");
         roll_back(|_| true);
-        assert!(Status::look(&mut machine).unwrap().applies.is_empty());
+        assert!(Status::read(&mut machine).unwrap().applies.is_empty());
     });
     assert_eq!(everything(host, device), before);
 }
@@ -230,7 +230,7 @@ fn a_refused_setting_is_not_reported_as_applied() {
         // The kernel refuses a mask whose only CPU does not exist.
         let profile = profile(&state, "[queues]\nrps-cpus = \"8191\"\nrps-flow-cnt = 32\n");
         assert_eq!(applied_to(device, &profile, None, None).refused(), 1);
-        let status = Status::look(&mut Machine::open().unwrap()).unwrap();
+        let status = Status::read(&mut Machine::open().unwrap()).unwrap();
         assert_eq!(status.warnings, ["1 setting was refused"]);
         let [refused, set] = &status.settings[..] else { panic!("{:?}", status.settings) };
         assert!(refused.refused && refused.set == refused.before, "{refused:?}");
@@ -307,7 +307,7 @@ fn a_guard_is_shown_only_while_it_lives_and_has_a_reason_to_roll_back() {
             [(me, Some(60), true), (me, None, false), (dead, Some(60), false)]
         {
             applied_to(lab.server.interface(), &profile, Some(guard), confirm);
-            let status = Status::look(&mut Machine::open().unwrap()).unwrap();
+            let status = Status::read(&mut Machine::open().unwrap()).unwrap();
             assert_eq!(status.applies[0].guard.is_some(), named, "{status:#?}");
             roll_back(|_| true);
         }

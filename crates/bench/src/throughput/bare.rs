@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::{Place, Shot};
+use super::{Place, RunResult};
 use crate::bare::{Bare, MAX_MESSAGE, PORT};
 
 /// The payload of a TCP segment with timestamps at the lab's MTU, so that both arms count the same bytes.
@@ -11,7 +11,7 @@ const SEGMENT: u64 = 1500 - 20 - 20 - 12;
 /// Larger rings do not increase the rate.
 const RING: u32 = 512;
 
-pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {
+pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
     let lab = place.lab.ok_or("needs the lab")?;
     super::stream(
         place,

@@ -9,7 +9,7 @@ use busypoll_linux::{ethtool::Ethtool, sockopt};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use socket2::{Domain, Socket, Type};
 
-use super::{Place, Shot, pump};
+use super::{Place, RunResult, pump};
 
 /// All unprivileged ports: 10,000 connections need one each.
 const PORTS: &str = "1024 65535";
@@ -17,7 +17,7 @@ const PORTS: &str = "1024 65535";
 /// The features that cut or join segments, apart from those the lab sets itself.
 const SEGMENTATION: &[&str] = &["tx-generic-segmentation"];
 
-pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {
+pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
     let lab = place.lab.ok_or("needs the lab")?;
     if !place.line.offloads {
         for host in [&lab.client, &lab.server] {
@@ -37,7 +37,7 @@ pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {
             let peer = TcpStream::connect_timeout(&to, pump::SILENCE)
                 .map_err(|e| format!("connect: {e}"))?;
             peer.set_write_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
-            pump::pour(peer, gauge)
+            pump::send_until_over(peer, gauge)
         },
     )
 }
@@ -56,7 +56,7 @@ fn without_segmentation(host: &LabHost) -> Result<(), String> {
     host.enter(off).map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
-pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
+pub(super) fn crr(place: &Place<'_>) -> Result<RunResult, String> {
     let lab = place.lab.ok_or("needs the lab")?;
     let busy_poll = place.busy_poll_micros();
     super::connections(

@@ -14,7 +14,7 @@ use busypoll_stack::nic::{Nic, Queue};
 use indicatif::ProgressBar;
 use rustix::net::sockopt::set_tcp_congestion;
 
-use super::{Gauge, Line, LineRun, Outcome, Place, Shot, kernel, pump, relay, stack};
+use super::{Gauge, Line, LineRun, Outcome, Place, RunResult, kernel, pump, relay, stack};
 use crate::arm::Plane;
 use crate::interrupt;
 use crate::run::{Cpus, Skipped, progress, stopped_after};
@@ -53,7 +53,7 @@ pub fn measure(
         ));
     }
     let progress: ProgressBar = progress(rounds, "loss");
-    let mut all: Vec<Vec<Result<Shot, String>>> = lines.iter().map(|_| Vec::new()).collect();
+    let mut all: Vec<Vec<Result<RunResult, String>>> = lines.iter().map(|_| Vec::new()).collect();
     for seed in 0..rounds {
         if interrupt::is_asked() {
             break;
@@ -104,8 +104,8 @@ pub fn measure(
             outcome.skipped.push(Skipped { name: line.arm.name, reason });
         }
         if failed < rounds {
-            let shots = results.into_iter().map(Result::ok).collect();
-            outcome.lines.push(LineRun { line, shots });
+            let results = results.into_iter().map(Result::ok).collect();
+            outcome.lines.push(LineRun { line, results });
         }
     }
     Ok(outcome)
@@ -129,7 +129,7 @@ fn kernel_end(address: Ipv4Addr) -> Result<(Namespace, Queue), String> {
     Ok((namespace, queue))
 }
 
-fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<Shot, String> {
+fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<RunResult, String> {
     let receiver = kernel_end(RECEIVER);
     // As long as the measurement: every attempt may be lost.
     let patience = super::FIRST_BYTE + place.measure;
@@ -143,7 +143,7 @@ fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<Shot, Str
                     .map_err(|e| unconnected(&e, patience))?;
                 set_tcp_congestion(&peer, CONGESTION).map_err(|e| format!("{CONGESTION}: {e}"))?;
                 peer.set_write_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
-                pump::pour(peer, gauge)
+                pump::send_until_over(peer, gauge)
             })
         }
         Plane::Stack | Plane::Bare => {
@@ -162,7 +162,7 @@ fn carry(
     (sender, receiver): (Option<&Namespace>, &Namespace),
     ends: [Queue; 2],
     send: impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send,
-) -> Result<Shot, String> {
+) -> Result<RunResult, String> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let stop = &over;
@@ -175,8 +175,8 @@ fn carry(
             let Some((peer, _)) = pump::accept(gauge, || listener.accept())? else { return Ok(()) };
             pump::drain(peer, gauge)
         };
-        let shot = super::stream_between(place, (sender, Some(receiver)), receive, send);
+        let result = super::stream_between(place, (sender, Some(receiver)), receive, send);
         over.store(true, Ordering::Relaxed);
-        shot
+        result
     })
 }

@@ -231,7 +231,7 @@ impl Place<'_> {
 
 /// The result of one run.
 #[derive(Debug, Clone)]
-pub(crate) struct Shot {
+pub(crate) struct RunResult {
     /// Bytes, or connections.
     count: u64,
     elapsed: Duration,
@@ -284,7 +284,7 @@ fn stream(
     place: &Place<'_>,
     receive: impl FnOnce(&Announce, &Gauge) -> Result<(), String> + Send,
     send: impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send,
-) -> Result<Shot, String> {
+) -> Result<RunResult, String> {
     let hosts = (place.lab.map(|lab| &*lab.client), place.lab.map(|lab| &*lab.server));
     stream_between(place, hosts, receive, send)
 }
@@ -295,7 +295,7 @@ fn stream_between(
     (client, server): (Option<&Namespace>, Option<&Namespace>),
     receive: impl FnOnce(&Announce, &Gauge) -> Result<(), String> + Send,
     send: impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send,
-) -> Result<Shot, String> {
+) -> Result<RunResult, String> {
     let gauge = Gauge::default();
     let (announce, address) = mpsc::sync_channel(1);
     thread::scope(|scope| {
@@ -309,13 +309,13 @@ fn stream_between(
                 address.recv().map_err(|_| String::new()).and_then(|to| send(to, gauge))
             })
         });
-        let shot = observe(place, gauge, || receiver.is_finished() || sender.is_finished());
+        let result = observe(place, gauge, || receiver.is_finished() || sender.is_finished());
         gauge.stop.store(true, Ordering::Relaxed);
         let sent = sender.join().unwrap_or_else(|_| Err("the sender panicked".to_owned()));
         let received = receiver.join().unwrap_or_else(|_| Err("the receiver panicked".to_owned()));
         received?;
         sent?;
-        shot
+        result
     })
 }
 
@@ -324,8 +324,8 @@ fn stream_between(
 fn connections(
     place: &Place<'_>,
     serve: impl FnOnce(&Announce, &Gauge) -> Result<(), String> + Send,
-    dial: impl FnOnce(SocketAddr, &Gauge) -> Result<Shot, String> + Send,
-) -> Result<Shot, String> {
+    dial: impl FnOnce(SocketAddr, &Gauge) -> Result<RunResult, String> + Send,
+) -> Result<RunResult, String> {
     let lab = place.lab.ok_or("needs the lab")?;
     let gauge = Gauge::default();
     let (announce, address) = mpsc::sync_channel(1);
@@ -346,7 +346,7 @@ fn connections(
 }
 
 /// Reads the gauge at the start and at the end of the measurement.
-fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result<Shot, String> {
+fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result<RunResult, String> {
     let read = || {
         let cpu = CpuTimes::now().map_err(|e| e.to_string())?;
         let now = (Instant::now(), gauge.count.load(Ordering::Relaxed));
@@ -370,7 +370,7 @@ fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result
         0 => Err("nothing came through".to_owned()),
         count => {
             let busy_polled = polled.saturating_sub(polled_before);
-            Ok(Shot { count, elapsed, usage, busy_polled, times: None })
+            Ok(RunResult { count, elapsed, usage, busy_polled, times: None })
         }
     }
 }
@@ -378,7 +378,7 @@ fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result
 /// The rounds of a line; none for a failed round.
 pub(crate) struct LineRun {
     pub(crate) line: Line,
-    pub(crate) shots: Vec<Option<Shot>>,
+    pub(crate) results: Vec<Option<RunResult>>,
 }
 
 /// The result of a measurement.
@@ -405,7 +405,7 @@ pub fn measure(
         return loss::measure(lines, cpus, losses, (duration, rounds));
     }
     let mut skipped: BTreeMap<usize, String> = BTreeMap::new();
-    let mut shots: Vec<Rounds<Shot>> = lines.iter().map(|_| vec![None; rounds]).collect();
+    let mut results: Vec<Rounds<RunResult>> = lines.iter().map(|_| vec![None; rounds]).collect();
     let clock = Clock::default();
     let mut idle = Usage::default();
     let budget = Budget::divide(duration, lines.len(), rounds)?;
@@ -424,7 +424,7 @@ pub fn measure(
             if let Entry::Vacant(free) = skipped.entry(i) {
                 let once = || once(line, cpus, busy_poll, &budget);
                 match siblings::watch(&clock, cpus, line.arm.placement, once) {
-                    Ok(shot) => shots[i][round] = Some(shot),
+                    Ok(result) => results[i][round] = Some(result),
                     Err(reason) => drop(free.insert(reason)),
                 }
             }
@@ -435,23 +435,23 @@ pub fn measure(
     }
     progress.finish_and_clear();
     let stopped_after = stopped_after(finished, rounds)?;
-    shots.iter_mut().for_each(|rounds| rounds.truncate(finished));
-    let measured = shots.iter().enumerate().filter(|(i, _)| !skipped.contains_key(i));
+    results.iter_mut().for_each(|rounds| rounds.truncate(finished));
+    let measured = results.iter().enumerate().filter(|(i, _)| !skipped.contains_key(i));
     let looks: Vec<_> = measured.map(|(_, rounds)| siblings::shared(rounds)).collect();
     let one_core = OneCore::judge(&looks);
     let mut outcome = Outcome { idle, one_core, stopped_after, ..Outcome::default() };
-    for (i, shots) in shots.into_iter().enumerate() {
+    for (i, results) in results.into_iter().enumerate() {
         let line = lines[i];
         match skipped.remove(&i) {
             Some(reason) => outcome.skipped.push(Skipped { name: line.arm.name, reason }),
-            None => outcome.lines.push(LineRun { line, shots: one_core.keep(shots) }),
+            None => outcome.lines.push(LineRun { line, results: one_core.keep(results) }),
         }
     }
     Ok(outcome)
 }
 
 /// Runs a line once, on a lab of its own, so that the connections of one round do not affect the next.
-fn once(line: &Line, cpus: Cpus, busy_poll: Duration, budget: &Budget) -> Result<Shot, String> {
+fn once(line: &Line, cpus: Cpus, busy_poll: Duration, budget: &Budget) -> Result<RunResult, String> {
     if let (Xdp, Some(why)) = (line.arm.nic, no_xdp()) {
         return Err(why.to_owned());
     }

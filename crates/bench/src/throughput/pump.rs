@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use super::{CONNECTIONS, Gauge, Place, Shot};
+use super::{CONNECTIONS, Gauge, Place, RunResult};
 use crate::demand::Usage;
 use crate::stats;
 use busypoll_linux::stat::CpuTimes;
@@ -33,7 +33,7 @@ pub(super) fn accept<S>(
 }
 
 /// Writes until the run is over.
-pub(super) fn pour(mut to: impl Write, gauge: &Gauge) -> Result<(), String> {
+pub(super) fn send_until_over(mut to: impl Write, gauge: &Gauge) -> Result<(), String> {
     let chunk: Vec<u8> = (0..CHUNK).map(|i| i as u8).collect();
     while !gauge.is_over() {
         match to.write(&chunk) {
@@ -78,7 +78,7 @@ pub(super) fn connections<S: Read + Write>(
     place: &Place<'_>,
     gauge: &Gauge,
     mut connect: impl FnMut() -> io::Result<S>,
-) -> Result<Shot, String> {
+) -> Result<RunResult, String> {
     let mut once = || -> io::Result<()> {
         let mut peer = connect()?;
         let mut byte = [1];
@@ -114,16 +114,16 @@ pub(super) fn connections<S: Read + Write>(
         let cpu = CpuTimes::now().map_err(counters)?.since(&before);
         let usage = Usage { used: cpu.used(elapsed), capacity: elapsed * cpu.cpus.len() as u32 };
         let busy_polled = polled()?.saturating_sub(polled_before);
-        Ok(Shot { count: times.len(), elapsed, usage, busy_polled, times: Some(times) })
+        Ok(RunResult { count: times.len(), elapsed, usage, busy_polled, times: Some(times) })
     };
-    let shot = run().map_err(|e: io::Error| match is_pause(&e) || is_begun(&e) {
+    let result = run().map_err(|e: io::Error| match is_pause(&e) || is_begun(&e) {
         true => format!("connection: no answer in {}", crate::units::show(SILENCE)),
         false => format!("connection: {e}"),
     });
     gauge.stop.store(true, std::sync::atomic::Ordering::Relaxed);
     // Wakes a waiting server; if it is gone, this does not matter.
     drop(connect());
-    shot
+    result
 }
 
 /// The server of TCP_CRR: accepts, receives, answers and closes first; accepts and reads wait for [`PATIENCE`].

@@ -97,26 +97,26 @@ pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> Rep
 
 fn rates(run: &LineRun) -> Vec<Option<f64>> {
     let unit = if run.line.workload == Workload::Crr { 1.0 } else { 8.0 };
-    let rate = |shot: &super::Shot| unit * shot.count as f64 / shot.elapsed.as_secs_f64().max(1e-9);
-    run.shots.iter().map(|shot| shot.as_ref().map(rate)).collect()
+    let rate = |result: &super::RunResult| unit * result.count as f64 / result.elapsed.as_secs_f64().max(1e-9);
+    run.results.iter().map(|result| result.as_ref().map(rate)).collect()
 }
 
 fn line_report(run: &LineRun, idle: Usage) -> LineReport {
     let Line { arm, workload, .. } = run.line;
-    let shots = || run.shots.iter().flatten();
+    let results = || run.results.iter().flatten();
     let mut usage = Usage::default();
     let (mut count, mut busy_polled) = (0, 0);
-    for shot in shots() {
-        usage.add(shot.usage);
-        count += shot.count;
-        busy_polled += shot.busy_polled;
+    for result in results() {
+        usage.add(result.usage);
+        count += result.count;
+        busy_polled += result.busy_polled;
     }
     let is_stream = workload != Workload::Crr;
     // Lines of a lossy round run at the same time: their CPU time cannot be separated.
     let demand = (workload != Workload::Loss)
         .then(|| demand::service_demand_us(usage, idle, count))
         .flatten();
-    let times: Vec<_> = shots().filter_map(|shot| shot.times.as_ref()).collect();
+    let times: Vec<_> = results().filter_map(|result| result.times.as_ref()).collect();
     let rates: Vec<f64> = rates(run).into_iter().flatten().collect();
     let busy_polled = busy_polled as f64 / count.max(1) as f64;
     let reason = objection(&run.line, busy_polled);
@@ -281,15 +281,15 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LINES, Shot};
+    use super::super::{LINES, RunResult};
     use super::*;
     use crate::report::tests::machine;
     use std::time::Duration;
 
     fn run(name: &str, counts: &[u64]) -> LineRun {
         let line = *LINES.iter().find(|l| l.arm.name == name).expect("in the table");
-        let shots = counts.iter().map(|&count| {
-            Some(Shot {
+        let results = counts.iter().map(|&count| {
+            Some(RunResult {
                 count,
                 elapsed: Duration::from_secs(1),
                 usage: Usage { used: Duration::from_secs(2), capacity: Duration::from_secs(2) },
@@ -297,7 +297,7 @@ mod tests {
                 times: None,
             })
         });
-        LineRun { line, shots: shots.collect() }
+        LineRun { line, results: results.collect() }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use busypoll_lab::Lab;
 use busypoll_stack::nic::{self, Info, Nic as _, Queue, cable, xdp::Xdp};
 use busypoll_stack::{Host, TcpListener, TcpStream};
 
-use super::{Gauge, Place, Shot, pump};
+use super::{Gauge, Place, RunResult, pump};
 use crate::arm::Nic;
 use crate::stack::{host, one_line};
 
@@ -17,7 +17,7 @@ const PORT: u16 = 7000;
 const RING: u32 = 1024;
 
 /// A stream over the cable or AF_XDP.
-pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {
+pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
     if place.line.arm.nic == Nic::Cable {
         let config = cable::Config { ring: RING, ..cable::Config::default() };
         let (ours, theirs) = cable::pair(config).map_err(one_line)?;
@@ -50,7 +50,7 @@ fn between(
     at: SocketAddr,
     server: impl FnOnce() -> Result<Host, String> + Send,
     client: impl FnOnce() -> Result<Host, String> + Send,
-) -> Result<Shot, String> {
+) -> Result<RunResult, String> {
     let busy_poll = place.busy_poll_micros();
     super::stream(
         place,
@@ -68,7 +68,7 @@ fn between(
             let host = client()?;
             gauge.watch(&host);
             let peer = TcpStream::connect_timeout(&host, &to, pump::SILENCE);
-            pour(&peer.map_err(|e| format!("connect: {e}"))?, busy_poll, gauge)
+            send_until_over(&peer.map_err(|e| format!("connect: {e}"))?, busy_poll, gauge)
         },
     )
 }
@@ -80,10 +80,10 @@ fn listen(host: &Host, at: SocketAddr) -> Result<TcpListener, String> {
     Ok(listener)
 }
 
-fn pour(peer: &TcpStream, busy_poll: u32, gauge: &Gauge) -> Result<(), String> {
+fn send_until_over(peer: &TcpStream, busy_poll: u32, gauge: &Gauge) -> Result<(), String> {
     peer.set_busy_poll(busy_poll).map_err(one_line)?;
     peer.set_write_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
-    pump::pour(peer, gauge)
+    pump::send_until_over(peer, gauge)
 }
 
 /// A sender with one address over a cable, and the cable's other end.
@@ -109,7 +109,7 @@ impl Sender {
         let send = move |to: SocketAddr, gauge: &Gauge| {
             gauge.watch(&host);
             let peer = TcpStream::connect_timeout(&host, &to, patience);
-            pour(&peer.map_err(|e| super::loss::unconnected(&e, patience))?, 0, gauge)
+            send_until_over(&peer.map_err(|e| super::loss::unconnected(&e, patience))?, 0, gauge)
         };
         (self.far, send)
     }
@@ -139,7 +139,7 @@ impl nic::Nic for Complete {
 }
 
 /// One connection after another over AF_XDP.
-pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
+pub(super) fn crr(place: &Place<'_>) -> Result<RunResult, String> {
     let lab = place.lab.ok_or("needs the lab")?;
     let busy_poll = place.busy_poll_micros();
     super::connections(

@@ -53,11 +53,11 @@ pub(super) fn check(scope: &Scope, census: &Census, napis: &Napis, report: &mut 
     let here = netns::inode().ok();
     for (inode, wanted) in wanted {
         if here == Some(inode) || inode == 0 {
-            wanted.look(report);
+            wanted.check(report);
         } else if let Some(path) = netns::with_inode(inode) {
             let mut inside = Report::default();
             // The check of NAPI ids has reported namespaces that cannot be entered.
-            if netns::enter(&path, || wanted.look(&mut inside)).is_ok() {
+            if netns::enter(&path, || wanted.check(&mut inside)).is_ok() {
                 report.take_over(inside, &path);
             }
         }
@@ -65,7 +65,7 @@ pub(super) fn check(scope: &Scope, census: &Census, napis: &Napis, report: &mut 
 }
 
 impl Wanted {
-    fn look(&self, report: &mut Report) {
+    fn check(&self, report: &mut Report) {
         let Ok(links) = Links::open().and_then(|mut links| links.all()) else { return };
         let mut names = self.names.clone();
         for peer in &self.peers {

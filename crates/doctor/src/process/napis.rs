@@ -106,7 +106,7 @@ impl Napis {
         if !missing.is_empty() {
             let looked: HashSet<u32> = by_netns.keys().copied().collect();
             let questions = Questions { ids: missing, ..Questions::default() };
-            for inode in netns::inhabited().difference(&looked) {
+            for inode in netns::in_use().difference(&looked) {
                 napis.look_into(*inode, &questions);
             }
         }
@@ -115,7 +115,7 @@ impl Napis {
 
     fn look_into(&mut self, inode: u32, questions: &Questions) {
         let found = netns::with_inode(inode)
-            .and_then(|path| netns::enter(&path, || look(inode, questions)).ok().flatten());
+            .and_then(|path| netns::enter(&path, || find_locations(inode, questions)).ok().flatten());
         let Some((locations, local)) = found else {
             self.complete = false;
             return;
@@ -143,7 +143,7 @@ impl Napis {
 }
 
 /// Inside the namespace: the wanted instances, and which of the peers are local addresses.
-fn look(inode: u32, questions: &Questions) -> Option<(Vec<NapiLocation>, Vec<IpAddr>)> {
+fn find_locations(inode: u32, questions: &Questions) -> Option<(Vec<NapiLocation>, Vec<IpAddr>)> {
     let is_local =
         |peer: &&IpAddr| route_to(**peer).is_ok_and(|route| route.kind == RouteKind::Local);
     let local = questions.peers.iter().filter(is_local).copied().collect();

@@ -69,7 +69,7 @@ fn by_passes(
         PROVE_NO_EFFECT.finding(subject, what)
     } else if spins == 0 {
         PROVE_OFF.finding(subject, format!("{all} packets, and nothing busy polled"))
-    } else if let Some((why, thread)) = passes.in_the_way(counts) {
+    } else if let Some((why, thread)) = passes.contending_spinners(counts) {
         let finding = PROVE_HARMFUL.finding(subject, format!("{words}: {why}"));
         match counts.free_cpu() {
             Some(cpu) => finding.remedy(format!("taskset -pc {cpu} {thread}")),

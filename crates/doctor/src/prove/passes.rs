@@ -70,7 +70,7 @@ impl<'a> Driven<'a> {
     }
 
     /// Spinners in each other's way, or in the way of the sender: a description, and a thread to move.
-    pub(super) fn in_the_way(&self, counts: &Counts) -> Option<(String, u32)> {
+    pub(super) fn contending_spinners(&self, counts: &Counts) -> Option<(String, u32)> {
         if self.sum.spin_empty < EMPTY * self.sum.packets().max(1) {
             return None;
         }

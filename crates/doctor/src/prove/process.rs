@@ -83,7 +83,7 @@ fn verdict(unit: &Unit, driven: &Driven<'_>, context: &Context<'_>, counts: &Cou
     let words = format!("{share}% of {all} packets{of} were found by busy polling");
     let late = context.deferral(unit).map_or(String::new(), |late| format!("; {late}"));
     // The deferral timer runs on the CPU that polled last, where no spinner is in its way.
-    let in_the_way = || driven.in_the_way(counts).filter(|_| late.is_empty());
+    let contending_spinners = || driven.contending_spinners(counts).filter(|_| late.is_empty());
     let finding = if share >= WORKS {
         let other = match percent(sum.others, found) {
             0..=9 => String::new(),
@@ -94,7 +94,7 @@ fn verdict(unit: &Unit, driven: &Driven<'_>, context: &Context<'_>, counts: &Cou
         PROVE_OFF.finding(subject, format!("{all} packets{of}, and nothing busy polled{late}"))
     } else {
         let certain = cause::certain(unit, context);
-        if let (None, Some((why, thread))) = (&certain, in_the_way()) {
+        if let (None, Some((why, thread))) = (&certain, contending_spinners()) {
             let finding = PROVE_HARMFUL.finding(subject, format!("{words}: {why}"));
             match counts.free_cpu() {
                 Some(cpu) => finding.remedy(format!("taskset -pc {cpu} {thread}")),

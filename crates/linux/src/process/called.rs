@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The pause between two reads during an exec, and the most reads.
 const PAUSE: Duration = Duration::from_millis(1);
-const LOOKS: usize = 100;
+const MAX_READS: usize = 100;
 
 /// The path for a process (`/proc/PID`). `None` if it may not be read.
 pub(super) fn called(process: &Path) -> Option<PathBuf> {
@@ -26,7 +26,7 @@ pub(super) fn called(process: &Path) -> Option<PathBuf> {
 /// The address of the path in its memory. During exec the new memory exists, and a vfork(2) has ended, before the
 /// auxiliary vector is written (`fs/binfmt_elf.c` `create_elf_tables`): then it is read again a moment later.
 fn exec_path(process: &Path) -> Option<u64> {
-    for look in 0..LOOKS {
+    for look in 0..MAX_READS {
         if look > 0 {
             thread::sleep(PAUSE);
         }
