@@ -5,10 +5,10 @@
 //!
 //! | module | answers |
 //! |---|---|
-//! | `can` | can it: kernel, privileges, the devices, the route to a peer |
-//! | `fit` | is the machine fit: coalescing, interrupts, CPUs, power, memory, clock |
-//! | `process` | does it: every process's sockets, epoll instances and threads |
-//! | `prove` | is it true: what was counted while packets arrived |
+//! | `support` | is busy polling supported: kernel, privileges, the devices, the route to a peer |
+//! | `tuning` | is the machine tuned for it: coalescing, interrupts, CPUs, power, memory, clock |
+//! | `process` | is it used: every process's sockets, epoll instances and threads |
+//! | `prove` | does it work: what was counted while packets arrived |
 //!
 //! **To add a check**: write its rules into the table in `rules` (stable code, verdict, meaning, why,
 //! source), write a function of type [`Check`], and add it to [`CHECKS`]. Such a function
@@ -19,15 +19,15 @@
 //! - returns an [`Error`] only where the user's question cannot be answered at all: no such device,
 //!   no such process. That ends the run with one line and exit code 2.
 
-mod can;
 pub mod cli;
 mod error;
 mod finding;
-mod fit;
 mod process;
 mod prove;
 mod report;
 pub mod rules;
+mod support;
+mod tuning;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -55,10 +55,10 @@ pub type Check = fn(&Scope, &mut Report) -> Result<(), Error>;
 
 /// Every check, in the order in which they run and their facts are shown.
 pub const CHECKS: &[Check] = &[
-    can::kernel::check,
-    can::device::check,
-    fit::machine::check,
-    fit::placement::check,
+    support::kernel::check,
+    support::device::check,
+    tuning::machine::check,
+    tuning::placement::check,
     process::check,
     prove::check,
 ];

@@ -77,7 +77,9 @@ fn reach_through(path: impl Arg + Copy, scripts: u32) -> Reach {
     let mut head = [0; HEAD];
     read_some(&file, 0, &mut head);
     if let Some(interpreter) = interpreter(&mut head) {
-        return scripts.checked_sub(1).map_or(Reach::Preload, |left| reach_through(interpreter, left));
+        return scripts
+            .checked_sub(1)
+            .map_or(Reach::Preload, |left| reach_through(interpreter, left));
     }
     if !head.starts_with(b"\x7fELF") {
         return Reach::Preload;

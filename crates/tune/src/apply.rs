@@ -222,13 +222,14 @@ impl Work<'_, '_> {
             }
         }
         let so_already = before.lines.iter().filter(|l| l.state == State::Same);
-        let undone = so_already.filter_map(|line| match self.still_set(line, line.then.as_ref()?) {
-            Ok(Written::Became(now)) => {
-                let why = format!("is {} now", now.show(line.knob.key.about().unit));
-                Some(LeftOut { line: line.clone(), why, lost: true })
-            }
-            _ => None,
-        });
+        let undone =
+            so_already.filter_map(|line| match self.still_set(line, line.then.as_ref()?) {
+                Ok(Written::Became(now)) => {
+                    let why = format!("is {} now", now.show(line.knob.key.about().unit));
+                    Some(LeftOut { line: line.clone(), why, lost: true })
+                }
+                _ => None,
+            });
         undone.collect()
     }
 

@@ -37,7 +37,7 @@ pub use apply::{Applied, LeftOut, Outcome, Request, Written, apply};
 pub use device::{Device, Identity};
 pub use error::{Error, Result};
 pub use export::{Export, ExportedFile, Format};
-pub use key::{KeyFacts, Key, Unit};
+pub use key::{Key, KeyFacts, Unit};
 pub use machine::{At, Knob, Machine};
 pub use plan::{Line, Options, Plan, State};
 pub use profile::{Profile, ProfileError, Setting, Want, built_in};

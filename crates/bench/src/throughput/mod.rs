@@ -346,7 +346,11 @@ fn connections(
 }
 
 /// Reads the gauge at the start and at the end of the measurement.
-fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result<RunResult, String> {
+fn observe(
+    place: &Place<'_>,
+    gauge: &Gauge,
+    ended: impl Fn() -> bool,
+) -> Result<RunResult, String> {
     let read = || {
         let cpu = CpuTimes::now().map_err(|e| e.to_string())?;
         let now = (Instant::now(), gauge.count.load(Ordering::Relaxed));
@@ -451,7 +455,12 @@ pub fn measure(
 }
 
 /// Runs a line once, on a lab of its own, so that the connections of one round do not affect the next.
-fn once(line: &Line, cpus: Cpus, busy_poll: Duration, budget: &Budget) -> Result<RunResult, String> {
+fn once(
+    line: &Line,
+    cpus: Cpus,
+    busy_poll: Duration,
+    budget: &Budget,
+) -> Result<RunResult, String> {
     if let (Xdp, Some(why)) = (line.arm.nic, no_xdp()) {
         return Err(why.to_owned());
     }

@@ -97,7 +97,9 @@ pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> Rep
 
 fn rates(run: &LineRun) -> Vec<Option<f64>> {
     let unit = if run.line.workload == Workload::Crr { 1.0 } else { 8.0 };
-    let rate = |result: &super::RunResult| unit * result.count as f64 / result.elapsed.as_secs_f64().max(1e-9);
+    let rate = |result: &super::RunResult| {
+        unit * result.count as f64 / result.elapsed.as_secs_f64().max(1e-9)
+    };
     run.results.iter().map(|result| result.as_ref().map(rate)).collect()
 }
 

@@ -8,7 +8,7 @@ use busypoll_linux::netns;
 use busypoll_linux::route::route_to;
 
 use super::{Census, NapiState, Napis, class};
-use crate::can::device;
+use crate::support::device;
 use crate::{Report, Scope};
 
 /// If the device of a socket is not known, all devices that are up are checked, unless there are more than this.

@@ -114,8 +114,9 @@ impl Napis {
     }
 
     fn look_into(&mut self, inode: u32, questions: &Questions) {
-        let found = netns::with_inode(inode)
-            .and_then(|path| netns::enter(&path, || find_locations(inode, questions)).ok().flatten());
+        let found = netns::with_inode(inode).and_then(|path| {
+            netns::enter(&path, || find_locations(inode, questions)).ok().flatten()
+        });
         let Some((locations, local)) = found else {
             self.complete = false;
             return;

@@ -1,15 +1,15 @@
 //! The table of all findings that the doctor can make: one rule per row, one code per rule, one verdict per
 //! code. Codes are stable: scripts and tests use them.
 
-mod can;
-mod does;
-mod fit;
+mod process;
 mod prove;
+mod support;
+mod tuning;
 
-pub use can::*;
-pub use does::*;
-pub use fit::*;
+pub use process::*;
 pub use prove::*;
+pub use support::*;
+pub use tuning::*;
 
 use crate::Verdict;
 
@@ -48,7 +48,10 @@ use rules;
 
 /// Every rule, section after section.
 pub fn all() -> impl Iterator<Item = &'static Rule> {
-    [can::CAN, fit::FIT, does::DOES, prove::PROVE].into_iter().flatten().copied()
+    [support::SUPPORT, tuning::TUNING, process::PROCESS, prove::PROVE]
+        .into_iter()
+        .flatten()
+        .copied()
 }
 
 #[cfg(test)]

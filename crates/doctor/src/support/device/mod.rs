@@ -17,8 +17,8 @@ use busypoll_linux::route::{RouteKind, route_to};
 use busypoll_linux::sysfs::Sysfs;
 
 use self::pollers::Pollers;
-use crate::fit::coalesce;
 use crate::rules;
+use crate::tuning::coalesce;
 use crate::{Error, Report, Scope, Subject, count};
 
 /// The kernel's interfaces to devices, each opened once. One that could not be opened is reported once.

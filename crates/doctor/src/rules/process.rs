@@ -1,6 +1,6 @@
-//! Rules of "does it": sockets, epoll instances and threads of processes.
+//! Rules about processes: their sockets, epoll instances and threads.
 
-super::rules! { DOES;
+super::rules! { PROCESS;
 SOCK_READY "BP-SOCK-READY" Fine,
     "receive calls on this socket busy poll, as far as can be seen without measuring",
     "SO_BUSY_POLL is set, a thread waits in a receive call, and the NAPI id is alive",

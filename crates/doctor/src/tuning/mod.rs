@@ -1,4 +1,4 @@
-//! "Is the machine fit": what makes busy polling slower or more costly than it could be.
+//! Whether the machine is tuned for busy polling: what makes it slower or more costly than it could be.
 
 pub(crate) mod coalesce;
 pub(crate) mod machine;

@@ -1,6 +1,6 @@
-//! Rules of "can it": kernel, privileges, devices, routes.
+//! Rules about support for busy polling: kernel, privileges, devices, routes.
 
-super::rules! { CAN;
+super::rules! { SUPPORT;
 NOT_SEEN "BP-NOT-SEEN" NotSeen,
     "something could not be looked at",
     "what was not looked at may hide a fault",

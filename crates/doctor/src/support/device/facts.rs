@@ -5,7 +5,7 @@ use busypoll_linux::netdev::{Direction, Napi, Queue, Threaded};
 use serde::Serialize;
 
 use super::Sources;
-use crate::fit::nic::Nic;
+use crate::tuning::nic::Nic;
 use crate::{Report, Subject, count};
 
 /// One device.

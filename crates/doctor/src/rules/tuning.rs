@@ -1,6 +1,6 @@
-//! Rules of "is the machine fit": coalescing, interrupts, CPUs, power, memory, clock.
+//! Rules about the tuning of the machine: coalescing, interrupts, CPUs, power, memory, clock.
 
-super::rules! { FIT;
+super::rules! { TUNING;
 COALESCE_ADAPTIVE "BP-COALESCE-ADAPTIVE" Harmful,
     "adaptive interrupt coalescing is on",
     "the driver lengthens the interrupt delay with load, so a packet that busy polling misses waits for an unknown time",

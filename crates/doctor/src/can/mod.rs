@@ -1,4 +1,0 @@
-//! "Can it": the kernel, the privileges, the devices, the route to a peer.
-
-pub(crate) mod device;
-pub(crate) mod kernel;
