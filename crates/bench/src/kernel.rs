@@ -14,7 +14,7 @@ use crate::arm::{Arm, Mode, Protocol};
 use crate::clock::Clock;
 use crate::open;
 use crate::slot::{self, Announce, Load, Plan, Slot};
-use crate::workload::{self, Endpoint, GIVE_UP, PATIENCE, Polling};
+use crate::workload::{self, Endpoint, GIVE_UP, Polling, RECEIVE_TIMEOUT};
 
 /// The server's port in a lab host.
 const PORT: u16 = 7000;
@@ -137,10 +137,12 @@ impl Wait {
             Err(busypoll_linux::Error::Unsupported { .. }) if micros == 0 => {}
             other => other.map_err(|e| e.to_string())?,
         }
-        SockRef::from(&socket).set_read_timeout(Some(PATIENCE)).map_err(one_line("SO_RCVTIMEO"))
+        SockRef::from(&socket)
+            .set_read_timeout(Some(RECEIVE_TIMEOUT))
+            .map_err(one_line("SO_RCVTIMEO"))
     }
 
-    /// Receives once with this wait; none after [`PATIENCE`].
+    /// Receives once with this wait; none after [`RECEIVE_TIMEOUT`].
     fn recv(
         self,
         socket: impl AsFd,
@@ -150,7 +152,7 @@ impl Wait {
         if self != Self::Spin {
             return once(socket, buffer, RecvFlags::empty());
         }
-        let give_up = clock.now() + clock.ticks(PATIENCE);
+        let give_up = clock.now() + clock.ticks(RECEIVE_TIMEOUT);
         loop {
             if let Some(n) = once(&socket, buffer, RecvFlags::DONTWAIT)? {
                 return Ok(Some(n));
@@ -285,7 +287,7 @@ impl<'a> Tcp<'a> {
         announce.ready(listener.local_addr().map_err(one_line("getsockname"))?);
         // SO_RCVTIMEO ends accept(2) too.
         SockRef::from(&listener)
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(RECEIVE_TIMEOUT))
             .map_err(one_line("SO_RCVTIMEO"))?;
         Ok(listener)
     }

@@ -184,14 +184,14 @@ impl Remote {
             match TcpStream::connect_timeout(&address, CONNECT) {
                 Ok(stream) => {
                     // Only the bench has a timeout; the server waits as long as the bench lives.
-                    let patience =
+                    let set_timeout =
                         |time| stream.set_read_timeout(Some(time)).map_err(|e| e.to_string());
-                    patience(CONNECT)?;
+                    set_timeout(CONNECT)?;
                     let control = stream.try_clone().map_err(|e| e.to_string())?;
                     let remote =
                         Self { control: Control::new(control)?, name: address.to_string() };
                     let remote = remote.greet()?;
-                    patience(ANSWER)?;
+                    set_timeout(ANSWER)?;
                     return Ok(remote);
                 }
                 Err(e) => last = format!("{address}: {e}"),

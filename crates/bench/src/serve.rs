@@ -211,7 +211,7 @@ fn check(job: &Job, has_device: bool) -> Result<Size, String> {
     Ok(Size { request: job.request_bytes, response: job.response_bytes })
 }
 
-/// Stops a worker, at its next message or after one [`PATIENCE`], and returns its counts.
+/// Stops a worker, at its next message or after one [`RECEIVE_TIMEOUT`], and returns its counts.
 fn end(running: Option<Running<'_>>) -> Polling {
     let Some(running) = running else { return Polling::default() };
     running.stage.stop();

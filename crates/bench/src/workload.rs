@@ -13,7 +13,7 @@ use crate::stats::Rtts;
 use crate::units::Size;
 
 /// How long one [`Endpoint::recv`] waits before it reports silence.
-pub const PATIENCE: Duration = Duration::from_millis(100);
+pub const RECEIVE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long a stream's peer has to connect, to take what is sent, and to send the rest of a message.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub trait Endpoint {
     /// Sends one message whole.
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
-    /// Waits in the arm's mode for one message (a stream fills `buffer`); none after [`PATIENCE`].
+    /// Waits in the arm's mode for one message (a stream fills `buffer`); none after [`RECEIVE_TIMEOUT`].
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
 
     /// Takes a message if there is one, without waiting.
@@ -182,7 +182,7 @@ fn is_over(e: &io::Error) -> bool {
 pub struct Tally {
     /// Requests that were answered.
     pub transactions: u64,
-    /// Requests that were not answered within [`PATIENCE`].
+    /// Requests that were not answered within [`RECEIVE_TIMEOUT`].
     pub lost: u64,
 }
 
@@ -216,7 +216,9 @@ impl<'a, E: Endpoint> Client<'a, E> {
             match self.exchange() {
                 Ok(true) => return Ok(()),
                 // The server does not listen yet; the kernel reports that at once, so wait here.
-                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => thread::sleep(PATIENCE),
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    thread::sleep(RECEIVE_TIMEOUT)
+                }
                 Ok(false) => {}
                 Err(e) => return Err(e),
             }
@@ -278,7 +280,7 @@ impl<'a, E: Endpoint> Client<'a, E> {
     /// that only the server's waiting is measured. Needs requests and responses of at least 8 bytes.
     ///
     /// `settled` is called once, when all answers have come, or no more do: waiting longer for a lost one would only
-    /// measure this client's patience.
+    /// measure this client's timeout.
     ///
     /// # Errors
     /// The endpoint's errors.
@@ -294,7 +296,7 @@ impl<'a, E: Endpoint> Client<'a, E> {
         let per_second = self.clock.ticks(Duration::from_secs(1)) as f64;
         let due = |i: u64| start + (i as f64 / rate * per_second) as u64;
         let end = start + self.clock.ticks(time);
-        let give_up = end + self.clock.ticks(PATIENCE);
+        let give_up = end + self.clock.ticks(RECEIVE_TIMEOUT);
         let quiet = self.clock.ticks(QUIET);
         let mut settled = Some(settled);
         let mut last = end;
@@ -424,7 +426,7 @@ mod tests {
         let tally = client.open_loop(Duration::from_millis(50), 10_000.0, &mut rtts, settled);
         let tally = tally.expect("no I/O");
         assert!(
-            took + PATIENCE / 2 < start.elapsed(),
+            took + RECEIVE_TIMEOUT / 2 < start.elapsed(),
             "the lost answer's wait was measured: {took:?}"
         );
         assert_eq!((tally.transactions, tally.lost), (450, 50));

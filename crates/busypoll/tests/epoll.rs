@@ -9,12 +9,12 @@ use busypoll::{BusyPollExt, EpollBusyPollExt, EpollParams};
 use busypoll_lab::{Lab, LabHost};
 use mio::{Events, Interest, Poll, Token};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn connected(host: &LabHost, peer: &LabHost) -> UdpSocket {
     let socket = host.enter(|| UdpSocket::bind((host.ipv4(), 7777))).unwrap().unwrap();
     socket.connect((peer.ipv4(), 7777)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -35,7 +35,7 @@ fn epoll_polls_by_its_own_parameters_and_not_by_so_busy_poll() {
     // finds the queue empty: all polling counted here is epoll's.
     let mut events = Events::with_capacity(4);
     let mut answer = |poll: &mut Poll| {
-        poll.poll(&mut events, Some(PATIENCE)).unwrap();
+        poll.poll(&mut events, Some(TIMEOUT)).unwrap();
         assert!(!events.is_empty(), "the client is silent");
         server.recv(&mut [0; 8]).unwrap();
         server.send(b"y").unwrap();

@@ -1,4 +1,4 @@
-//! "Does it": a program for every mismatch of settings and waits, made on purpose.
+//! A program for every mismatch of settings and waits, made on purpose.
 
 mod programs;
 

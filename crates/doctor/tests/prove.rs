@@ -1,4 +1,4 @@
-//! "Prove it": the verdict after counting, compared with the latency that the programs themselves measured.
+//! `--prove`: the verdict after counting, compared with the latency that the programs themselves measured.
 
 mod programs;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 /// It answers between two scans of the interrupts, which are up to its interval apart.
-const PATIENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running irqbalance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Irqbalance {
         let exchange = || {
             let path = format!("/run/irqbalance/irqbalance{}.sock", self.pid);
             let mut socket = UnixStream::connect(path)?;
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(READ_TIMEOUT))?;
             socket.write_all(command.as_bytes())?;
             let mut answer = String::new();
             socket.read_to_string(&mut answer)?;

@@ -19,7 +19,7 @@ use crate::record::{
 use crate::value::Value;
 
 /// How long a command waits for another one to finish; a guard that rolls back may hold the journal at any time.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Locks this network namespace's journal against other tune commands. Waits a moment if it is locked.
 ///
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// [`busypoll_journal::Error`]: another process has locked it, a newer version wrote it, …
 pub fn journal() -> Result<TuneJournal> {
     let (dir, name) = (state_dir()?, journal_name()?);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + LOCK_TIMEOUT;
     loop {
         match Journal::open(&dir, kind(&name)) {
             Err(JournalError::Locked { .. }) if Instant::now() < until => {

@@ -15,7 +15,7 @@ use busypoll_lab::{Lab, LabHost};
 use crate::clock::Clock;
 use crate::slot::{self, Plan, Slot};
 use crate::units::Size;
-use crate::workload::{Endpoint, PATIENCE};
+use crate::workload::{Endpoint, RECEIVE_TIMEOUT};
 use bpf::Redirect;
 use socket::XdpSocket;
 
@@ -158,7 +158,7 @@ impl Endpoint for Echo<'_> {
     }
 
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let give_up = self.clock.now() + self.clock.ticks(PATIENCE);
+        let give_up = self.clock.now() + self.clock.ticks(RECEIVE_TIMEOUT);
         loop {
             if let Some(n) = self.end.take(buffer) {
                 return Ok(Some(n));

@@ -9,7 +9,7 @@ use busypoll_stack::{Host, TcpListener, TcpStream};
 use super::{Wait, one_line};
 use crate::clock::Clock;
 use crate::slot::Announce;
-use crate::workload::{self, Endpoint, GIVE_UP, PATIENCE, Polling};
+use crate::workload::{self, Endpoint, GIVE_UP, Polling, RECEIVE_TIMEOUT};
 
 /// A TCP connection with `TCP_NODELAY`.
 pub struct Tcp<'a> {
@@ -57,7 +57,7 @@ impl<'a> Tcp<'a> {
         announce: &Announce,
     ) -> Result<TcpListener, String> {
         let listener = TcpListener::bind(host, at).map_err(|e| format!("listen at {at}: {e}"))?;
-        listener.set_accept_timeout(Some(PATIENCE)).map_err(one_line)?;
+        listener.set_accept_timeout(Some(RECEIVE_TIMEOUT)).map_err(one_line)?;
         announce.ready(at);
         Ok(listener)
     }
@@ -86,16 +86,16 @@ impl<'a> Tcp<'a> {
             stream.set_nodelay(true)?;
             stream.set_busy_poll(wait.busy_poll())?;
             stream.set_nonblocking(wait == Wait::Pass)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
             stream.set_write_timeout(Some(GIVE_UP))
         };
         options().map_err(one_line)?;
         Ok(Self { stream, host: host.clone(), wait, clock })
     }
 
-    /// Receives once; none after [`PATIENCE`].
+    /// Receives once; none after [`RECEIVE_TIMEOUT`].
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let give_up = self.clock.now() + self.clock.ticks(PATIENCE);
+        let give_up = self.clock.now() + self.clock.ticks(RECEIVE_TIMEOUT);
         loop {
             match once(&self.stream, buffer)? {
                 None if self.wait == Wait::Pass && self.clock.now() < give_up => {}

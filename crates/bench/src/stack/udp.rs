@@ -8,7 +8,7 @@ use busypoll_stack::{Host, UdpSocket};
 use super::{Wait, one_line};
 use crate::clock::Clock;
 use crate::stages::Recorder;
-use crate::workload::{Endpoint, PATIENCE, Polling};
+use crate::workload::{Endpoint, Polling, RECEIVE_TIMEOUT};
 
 /// A UDP socket of the stack.
 pub struct Udp<'a> {
@@ -52,7 +52,7 @@ impl<'a> Udp<'a> {
         let options = || {
             socket.set_busy_poll(wait.busy_poll())?;
             socket.set_nonblocking(wait == Wait::Pass)?;
-            socket.set_read_timeout(Some(PATIENCE))
+            socket.set_read_timeout(Some(RECEIVE_TIMEOUT))
         };
         options().map_err(one_line)?;
         Ok(Self {
@@ -116,7 +116,7 @@ impl Endpoint for Udp<'_> {
         if self.wait != Wait::Pass {
             return self.receive(buffer);
         }
-        let give_up = self.clock.now() + self.clock.ticks(PATIENCE);
+        let give_up = self.clock.now() + self.clock.ticks(RECEIVE_TIMEOUT);
         loop {
             if let Some(n) = self.receive(buffer)? {
                 return Ok(Some(n));

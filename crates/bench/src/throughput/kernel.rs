@@ -36,16 +36,16 @@ pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
         |to, gauge| {
             let peer = TcpStream::connect_timeout(&to, pump::SILENCE)
                 .map_err(|e| format!("connect: {e}"))?;
-            peer.set_write_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
+            peer.set_write_timeout(Some(pump::SOCKET_TIMEOUT)).map_err(|e| e.to_string())?;
             pump::send_until_over(peer, gauge)
         },
     )
 }
 
-/// Listens; accepts wait for [`pump::PATIENCE`], as do reads of accepted sockets, which inherit it.
+/// Listens; accepts wait for [`pump::SOCKET_TIMEOUT`], as do reads of accepted sockets, which inherit it.
 pub(super) fn listen(at: SocketAddr) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(at).map_err(|e| format!("listen: {e}"))?;
-    set_socket_timeout(&listener, Timeout::Recv, Some(pump::PATIENCE))
+    set_socket_timeout(&listener, Timeout::Recv, Some(pump::SOCKET_TIMEOUT))
         .map_err(|e| e.to_string())?;
     Ok(listener)
 }
@@ -113,6 +113,6 @@ mod tests {
         let why = pump::connections(&place, &gauge, || connect(to, 0)).expect_err("no server");
         assert_eq!(why, "connection: no answer in 2s");
         let (peer, _) = listener.accept().expect("the client");
-        assert_eq!(peer.read_timeout().expect("inherited"), Some(pump::PATIENCE));
+        assert_eq!(peer.read_timeout().expect("inherited"), Some(pump::SOCKET_TIMEOUT));
     }
 }

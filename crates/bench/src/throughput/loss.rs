@@ -112,10 +112,10 @@ pub fn measure(
 }
 
 /// The error of a failed connect.
-pub(super) fn unconnected(e: &io::Error, patience: Duration) -> String {
+pub(super) fn unconnected(e: &io::Error, timeout: Duration) -> String {
     match e.kind() {
         ErrorKind::TimedOut => {
-            format!("no connection in {}, so much was lost", crate::units::show(patience))
+            format!("no connection in {}, so much was lost", crate::units::show(timeout))
         }
         _ => format!("connect: {e}"),
     }
@@ -132,25 +132,25 @@ fn kernel_end(address: Ipv4Addr) -> Result<(Namespace, Queue), String> {
 fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<RunResult, String> {
     let receiver = kernel_end(RECEIVER);
     // As long as the measurement: every attempt may be lost.
-    let patience = super::FIRST_BYTE + place.measure;
+    let timeout = super::FIRST_BYTE + place.measure;
     match place.line.arm.plane {
         Plane::Kernel => {
             let sender = kernel_end(SENDER);
             ready.wait();
             let ((sender, near), (receiver, far)) = (sender?, receiver?);
             carry(place, way, (Some(&sender), &receiver), [near, far], |to, gauge| {
-                let peer = TcpStream::connect_timeout(&to, patience)
-                    .map_err(|e| unconnected(&e, patience))?;
+                let peer = TcpStream::connect_timeout(&to, timeout)
+                    .map_err(|e| unconnected(&e, timeout))?;
                 set_tcp_congestion(&peer, CONGESTION).map_err(|e| format!("{CONGESTION}: {e}"))?;
-                peer.set_write_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
+                peer.set_write_timeout(Some(pump::SOCKET_TIMEOUT)).map_err(|e| e.to_string())?;
                 pump::send_until_over(peer, gauge)
             })
         }
         Plane::Stack | Plane::Bare => {
             let sender = stack::Sender::new(SENDER, place.client_cpu);
             ready.wait();
-            let ((near, pour), (receiver, far)) = (sender?.split(patience), receiver?);
-            carry(place, way, (None, &receiver), [near, far], pour)
+            let ((near, send), (receiver, far)) = (sender?.split(timeout), receiver?);
+            carry(place, way, (None, &receiver), [near, far], send)
         }
     }
 }

@@ -12,12 +12,12 @@ use busypoll_linux::stat::CpuTimes;
 const CHUNK: usize = 64 * 1024;
 
 /// How long a read waits before it checks whether the run is over.
-pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long a client waits for a server: as both are on this machine, a longer silence means that it is gone.
 pub(super) const SILENCE: Duration = Duration::from_secs(2);
 
-/// Accepts the sender's connection; accepts wait for [`PATIENCE`]. None once the run is over.
+/// Accepts the sender's connection; accepts wait for [`SOCKET_TIMEOUT`]. None once the run is over.
 pub(super) fn accept<S>(
     gauge: &Gauge,
     mut accept: impl FnMut() -> io::Result<S>,
@@ -126,7 +126,7 @@ pub(super) fn connections<S: Read + Write>(
     result
 }
 
-/// The server of TCP_CRR: accepts, receives, answers and closes first; accepts and reads wait for [`PATIENCE`].
+/// The server of TCP_CRR: accepts, receives, answers and closes first; accepts and reads wait for [`SOCKET_TIMEOUT`].
 pub(super) fn answers<S: Read + Write>(
     gauge: &Gauge,
     mut accept: impl FnMut() -> io::Result<S>,

@@ -61,7 +61,7 @@ fn between(
             announce.ready(at);
             let Some((peer, _)) = pump::accept(gauge, || listener.accept())? else { return Ok(()) };
             peer.set_busy_poll(busy_poll).map_err(one_line)?;
-            peer.set_read_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
+            peer.set_read_timeout(Some(pump::SOCKET_TIMEOUT)).map_err(one_line)?;
             pump::drain(&peer, gauge)
         },
         |to, gauge| {
@@ -73,16 +73,16 @@ fn between(
     )
 }
 
-/// Listens; accepts wait for [`pump::PATIENCE`].
+/// Listens; accepts wait for [`pump::SOCKET_TIMEOUT`].
 fn listen(host: &Host, at: SocketAddr) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(host, at).map_err(|e| format!("listen: {e}"))?;
-    listener.set_accept_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
+    listener.set_accept_timeout(Some(pump::SOCKET_TIMEOUT)).map_err(one_line)?;
     Ok(listener)
 }
 
 fn send_until_over(peer: &TcpStream, busy_poll: u32, gauge: &Gauge) -> Result<(), String> {
     peer.set_busy_poll(busy_poll).map_err(one_line)?;
-    peer.set_write_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
+    peer.set_write_timeout(Some(pump::SOCKET_TIMEOUT)).map_err(one_line)?;
     pump::send_until_over(peer, gauge)
 }
 
@@ -103,13 +103,13 @@ impl Sender {
     /// The far end of the cable, and a function that sends a stream into it if it connects in time.
     pub(super) fn split(
         self,
-        patience: Duration,
+        timeout: Duration,
     ) -> (Queue, impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send) {
         let host = self.host;
         let send = move |to: SocketAddr, gauge: &Gauge| {
             gauge.watch(&host);
-            let peer = TcpStream::connect_timeout(&host, &to, patience);
-            send_until_over(&peer.map_err(|e| super::loss::unconnected(&e, patience))?, 0, gauge)
+            let peer = TcpStream::connect_timeout(&host, &to, timeout);
+            send_until_over(&peer.map_err(|e| super::loss::unconnected(&e, timeout))?, 0, gauge)
         };
         (self.far, send)
     }
@@ -153,7 +153,7 @@ pub(super) fn crr(place: &Place<'_>) -> Result<RunResult, String> {
             announce.ready(at(lab));
             pump::answers(gauge, || {
                 let (peer, _) = listener.accept()?;
-                peer.set_read_timeout(Some(pump::PATIENCE))?;
+                peer.set_read_timeout(Some(pump::SOCKET_TIMEOUT))?;
                 Ok(peer)
             })
         },

@@ -1,4 +1,4 @@
-//! "Does it": every process's sockets, epoll instances and threads, and what keeps them from busy polling.
+//! How each process waits: every socket, epoll instance and thread, and what keeps them from busy polling.
 
 mod census;
 mod descriptors;

@@ -1,4 +1,4 @@
-//! "Prove it": what was counted while packets arrived, and the resulting verdict.
+//! `--prove`: what was counted while packets arrived, and the resulting verdict.
 //!
 //! With BPF: each packet, by the socket that it reached and by how it was found; and every pass over every queue, by
 //! kind and by spinning thread. Without BPF: the kernel's own counters, in the network namespace of the devices;

@@ -1,4 +1,4 @@
-//! Rules of "prove it": what was counted while packets came.
+//! Rules of `--prove`: what was counted while packets arrived.
 
 super::rules! { PROVE;
 PROVE_WORKING "BP-PROVE-WORKING" Working,

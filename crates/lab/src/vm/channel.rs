@@ -14,7 +14,7 @@ use super::image::write;
 use crate::LabError;
 
 /// For an emulated guest on a busy machine; no command takes a tenth of this.
-const PATIENCE: Duration = Duration::from_secs(300);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The result of a command in the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +37,12 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Waits until the machine has started, at most `patience` between two lines.
+    /// Waits until the machine has started, at most `timeout` between two lines.
     pub(super) fn open(
         to: ChildStdin,
         from: ChildStdout,
         folder: PathBuf,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, LabError> {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
@@ -55,7 +55,7 @@ impl Channel {
         });
         let channel = Self { to, from: receiver, folder, number: 0 };
         // The firmware may have written to this line.
-        while !channel.read_line(patience)?.ends_with("ready") {}
+        while !channel.read_line(timeout)?.ends_with("ready") {}
         Ok(channel)
     }
 
@@ -65,7 +65,7 @@ impl Channel {
         let file = |kind| self.folder.join(format!("{number}.{kind}"));
         write(&file("sh"), script.as_bytes())?;
         writeln!(self.to, "{number}").map_err(LabError::system("write to the test machine"))?;
-        let answer = self.read_line(PATIENCE)?;
+        let answer = self.read_line(COMMAND_TIMEOUT)?;
         let text = |kind| {
             let bytes = fs::read(file(kind)).map_err(LabError::system("read what it printed"))?;
             Ok::<_, LabError>(String::from_utf8_lossy(&bytes).into_owned())
@@ -75,9 +75,9 @@ impl Channel {
         Ok(Ran { status, stdout: text("out")?, stderr: text("err")? })
     }
 
-    fn read_line(&self, patience: Duration) -> Result<String, LabError> {
-        self.from.recv_timeout(patience).map_err(|error| match error {
-            RecvTimeoutError::Timeout => self.gone(&format!("has been silent for {patience:?}")),
+    fn read_line(&self, timeout: Duration) -> Result<String, LabError> {
+        self.from.recv_timeout(timeout).map_err(|error| match error {
+            RecvTimeoutError::Timeout => self.gone(&format!("has been silent for {timeout:?}")),
             RecvTimeoutError::Disconnected => self.gone("has ended"),
         })
     }

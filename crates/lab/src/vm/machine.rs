@@ -43,10 +43,10 @@ const HARDWARE: &[&str] = &[
 ];
 
 /// Five seconds are usual, four times that on a busy machine.
-const BOOT: Duration = Duration::from_secs(100);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Rarely the emulator hangs before the kernel's first message.
-const BOOTS: u32 = 3;
+const MAX_BOOTS: u32 = 3;
 
 /// The ACPI table that gives its CPUs P-states.
 const CPUFREQ: &str = "cpufreq.aml";
@@ -159,14 +159,14 @@ impl MachineBuilder {
         let archive = folder.join("initramfs");
         write(&archive, &image::build(&kernel, &self.programs, &folder)?)?;
         write(&folder.join(CPUFREQ), include_bytes!("cpufreq.aml"))?;
-        let mut left = BOOTS;
+        let mut left = MAX_BOOTS;
         loop {
             left -= 1;
             let namespace = Namespace::new()?;
             let command = self.command(&kernel.image, &archive, &folder, &namespace);
             let Started { qemu, to, from, ended } = start(command)?;
             let mut power = Power { qemu, ended, folder: folder.clone(), keep: false };
-            match Channel::open(to, from, folder.clone(), BOOT) {
+            match Channel::open(to, from, folder.clone(), BOOT_TIMEOUT) {
                 Ok(channel) => {
                     wire(&namespace)?;
                     return Ok(Machine { channel: Mutex::new(channel), namespace, power });
