@@ -114,7 +114,7 @@ impl<T: Copy> Ring<T> {
         })
     }
 
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         // SAFETY: inside the mapping, aligned, and touched by both sides as an atomic.
         self.seen = unsafe { self.theirs.as_ref() }.load(Ordering::Acquire);
     }
@@ -149,7 +149,7 @@ impl<T: Copy> ToKernel<T> {
     pub(super) fn push(&mut self, entry: T) -> bool {
         let ring = &mut self.0;
         if ring.next.wrapping_sub(ring.seen) == ring.size {
-            ring.look();
+            ring.refresh();
             if ring.next.wrapping_sub(ring.seen) == ring.size {
                 return false;
             }
@@ -180,7 +180,7 @@ impl<T: Copy> FromKernel<T> {
     pub(super) fn pop(&mut self) -> Option<T> {
         let ring = &mut self.0;
         if ring.next == ring.seen {
-            ring.look();
+            ring.refresh();
             if ring.next == ring.seen {
                 return None;
             }
