@@ -268,7 +268,7 @@ impl Status {
         if !delays {
             return;
         }
-        if !begin.pollers.iter().any(Process::lives) {
+        if !begin.pollers.iter().any(Process::is_alive) {
             self.warnings.push(format!(
                 "{name} has left gro-flush-timeout set and nobody polls any more: every packet waits for the \
                  timer: `busypoll tune rollback`"
