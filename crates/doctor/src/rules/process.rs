@@ -64,7 +64,7 @@ SOCK_IN_URING "BP-SOCK-IN-URING" NoEffect,
 SOCK_NO_NAPI "BP-SOCK-NO-NAPI" NoEffect,
     "busy polling is switched on, but the socket has no NAPI id",
     "a socket learns which queue to poll from the packets it receives: it has received none yet, or its device gives packets no NAPI id",
-    "include/net/busy_poll.h, sk_mark_napi_id; `busypoll doctor IF` shows the device's part",
+    "include/net/busy_poll.h, sk_mark_napi_id; `busypoll doctor IF` shows the device's part";
 
 SOCK_LOOPBACK "BP-SOCK-LOOPBACK" Impossible,
     "busy polling is switched on for a connection within this host",
