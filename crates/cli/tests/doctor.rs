@@ -23,7 +23,7 @@ fn text(output: &Output) -> String {
 fn report(output: &Output) -> Value {
     let report: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
-    let faults = support::faults::faults_found(&busypoll_lab::vm::Ran {
+    let faults = support::faults::faults_found(&busypoll_lab::vm::CommandOutput {
         status: 0,
         stdout: text(output),
         stderr: String::new(),

@@ -322,7 +322,9 @@ fn an_unconfirmed_apply_is_rolled_back_also_after_the_terminal_has_closed() {
     shell.wait().unwrap();
     wait_until("rolled back", || fixture.flows() == "0" && fixture.journal().is_none());
     // The guard writes its last entry after its work.
-    wait_until("the guard has finished", || !error_line(&fixture.tune("confirm")).contains("in use by"));
+    wait_until("the guard has finished", || {
+        !error_line(&fixture.tune("confirm")).contains("in use by")
+    });
     fails_with(&fixture.tune("confirm"), &["nothing waits", "nobody confirmed it"]);
 }
 

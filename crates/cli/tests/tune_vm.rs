@@ -8,7 +8,7 @@ mod support;
 
 use std::time::Instant;
 
-use busypoll_lab::vm::Ran;
+use busypoll_lab::vm::CommandOutput;
 use busypoll_lab::{needs, needs_vm};
 use support::faults::TestMachine;
 use support::vm_machine::{Vm, builder};
@@ -83,7 +83,7 @@ fn refused(vm: &Vm, command: &str, wanted: &[&str]) {
     }
 }
 
-fn contains(ran: &Ran, wanted: &[&str]) {
+fn contains(ran: &CommandOutput, wanted: &[&str]) {
     for wanted in wanted {
         assert!(ran.stdout.contains(wanted), "no {wanted:?} in: {ran:?}");
     }

@@ -25,7 +25,7 @@ mod image;
 mod kernel;
 mod machine;
 
-pub use channel::Ran;
+pub use channel::CommandOutput;
 pub use machine::{Machine, MachineBuilder};
 
 /// Skips the test like [`needs_root!`](crate::needs_root) unless a [`Machine`] can be booted here.

@@ -83,7 +83,7 @@ pub fn class(socket: Kind<'_>) -> Class {
 /// Whether a socket's packets go over the loopback device, as far as its addresses show. A connection to another
 /// local address has that address at both ends (`ip_route_output_key_hash_rcu`), unless it was bound to a third one.
 #[must_use]
-pub fn loops(local: Option<SocketAddr>, peer: Option<SocketAddr>) -> bool {
+pub fn is_loopback(local: Option<SocketAddr>, peer: Option<SocketAddr>) -> bool {
     let [local, peer] = [local, peer].map(|end| end.map(|end| end.ip().to_canonical()));
     let own = |end: Option<IpAddr>| end.is_some_and(|ip| ip.is_loopback());
     own(local) || own(peer) || peer.is_some() && local == peer
@@ -104,7 +104,7 @@ pub enum Queue {
 
 /// How threads wait for packets of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum WaitMethod {
     /// In receive calls, asleep or not.
     Receive,
     /// In an epoll instance that watches it.
@@ -126,7 +126,7 @@ pub enum Way {
         polls: bool,
     },
     /// Not at all, as far as was seen.
-    Nobody,
+    NotWaiting,
 }
 
 /// The facts about a socket that decide whether it is polled.
@@ -137,11 +137,11 @@ pub struct Facts {
     /// Whether SO_BUSY_POLL or SO_PREFER_BUSY_POLL is set.
     pub option: bool,
     /// Whether its packets go over loopback.
-    pub loops: bool,
+    pub is_loopback: bool,
     /// The queue it has learnt.
     pub queue: Queue,
     /// How threads wait for it.
-    pub way: Way,
+    pub wait_method: WaitMethod,
     /// net.core.busy_poll; `None` if it cannot be seen, which does not mean 0.
     pub host_busy_poll: Option<u32>,
 }
@@ -156,7 +156,7 @@ pub enum Obstacle {
     /// Such sockets learn no NAPI instance.
     LearnsNothing,
     /// Its packets come over loopback.
-    Loops,
+    Loopback,
     /// Receiving through kTLS does not poll.
     Ktls,
     /// Threads wait in an epoll instance that does not poll.
@@ -186,13 +186,13 @@ pub enum Obstacle {
 
 /// The obstacle that no setting removes.
 #[must_use]
-pub fn by_nature(class: Class, loops: bool) -> Option<Obstacle> {
+pub fn kind_obstacle(class: Class, is_loopback: bool) -> Option<Obstacle> {
     match class {
         Class::NoPackets => Some(Obstacle::NoPackets),
         Class::Mptcp => Some(Obstacle::Mptcp),
         Class::Raw | Class::Other => Some(Obstacle::LearnsNothing),
         // A listener on any address may accept connections from other hosts.
-        _ if loops && class != Class::Listener => Some(Obstacle::Loops),
+        _ if is_loopback && class != Class::Listener => Some(Obstacle::Loopback),
         _ => None,
     }
 }
@@ -200,20 +200,22 @@ pub fn by_nature(class: Class, loops: bool) -> Option<Obstacle> {
 /// The obstacle in how threads wait for the socket.
 #[must_use]
 pub fn of_waiting(facts: &Facts) -> Option<Obstacle> {
-    match facts.way {
-        Way::Receive if facts.class == Class::Ktls => Some(Obstacle::Ktls),
-        Way::Receive | Way::Nobody => None,
-        Way::Epoll { fd, through: Some(outer), .. } => Some(Obstacle::Nested { inner: fd, outer }),
-        Way::Epoll { fd, polls: Some(false), .. } => Some(Obstacle::EpollSilent(fd)),
-        Way::Epoll { polls: None, .. } => Some(Obstacle::HostUnseen),
-        Way::Epoll { fd, spins: true, .. } => Some(Obstacle::EpollSpins(fd)),
-        Way::Epoll { .. } => None,
-        Way::Poll => match facts.host_busy_poll {
+    match facts.wait_method {
+        WaitMethod::Receive if facts.class == Class::Ktls => Some(Obstacle::Ktls),
+        WaitMethod::Receive | WaitMethod::NotWaiting => None,
+        WaitMethod::Epoll { fd, through: Some(outer), .. } => {
+            Some(Obstacle::Nested { inner: fd, outer })
+        }
+        WaitMethod::Epoll { fd, polls: Some(false), .. } => Some(Obstacle::EpollSilent(fd)),
+        WaitMethod::Epoll { polls: None, .. } => Some(Obstacle::HostUnseen),
+        WaitMethod::Epoll { fd, spins: true, .. } => Some(Obstacle::EpollSpins(fd)),
+        WaitMethod::Epoll { .. } => None,
+        WaitMethod::Poll => match facts.host_busy_poll {
             Some(0) => Some(Obstacle::PollSilent),
             Some(_) => None,
             None => Some(Obstacle::HostUnseen),
         },
-        Way::Uring { polls } => (!polls).then_some(Obstacle::UringSilent),
+        WaitMethod::Uring { polls } => (!polls).then_some(Obstacle::UringSilent),
     }
 }
 
@@ -235,7 +237,7 @@ impl std::fmt::Display for Obstacle {
             Obstacle::NoPackets => "has no receive queue",
             Obstacle::Mptcp => "MPTCP accepts the option but never polls",
             Obstacle::LearnsNothing => "this protocol learns no NAPI instance",
-            Obstacle::Loops => "loopback: its packets come from no device's queue",
+            Obstacle::Loopback => "loopback: its packets come from no device's queue",
             Obstacle::Ktls => "a receive through kernel TLS does not poll",
             Obstacle::EpollSilent(fd) => {
                 return write!(f, "is waited for in epoll {fd}, which polls by its own parameters");

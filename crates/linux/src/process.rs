@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::stat::status_field;
 use crate::topology::CpuList;
 
-mod called;
+mod exec_path;
 mod waits;
 mod watch;
 
@@ -69,7 +69,7 @@ impl Process {
     /// let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
     /// let myself = Process::open(std::process::id())?;
     /// for found in myself.descriptors()? {
-    ///     if let (Kind::Socket { .. }, Some(fd)) = (found.kind, myself.take(found.fd)?) {
+    ///     if let (Kind::Socket { .. }, Some(fd)) = (found.kind, myself.duplicate_fd(found.fd)?) {
     ///         println!("fd {}: {} us", found.fd, busypoll_linux::sockopt::busy_poll(&fd)?);
     ///     }
     /// }
@@ -151,7 +151,7 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Denied`], [`Error::NoProcess`]; [`Error::Unsupported`] before Linux 5.6.
-    pub fn take(&self, fd: RawFd) -> Result<Option<OwnedFd>> {
+    pub fn duplicate_fd(&self, fd: RawFd) -> Result<Option<OwnedFd>> {
         match pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty()) {
             Ok(taken) => Ok(Some(taken)),
             Err(rustix::io::Errno::BADF) => Ok(None),
@@ -192,8 +192,8 @@ impl Process {
     }
 
     /// The path it was started by, which may be a symbolic link or a script; `None` without permission.
-    pub fn called(&self) -> Option<PathBuf> {
-        called::called(&self.path(""))
+    pub fn exec_path(&self) -> Option<PathBuf> {
+        exec_path::exec_path(&self.path(""))
     }
 
     /// The CPUs its main thread may run on; `None` once it has ended.

@@ -49,7 +49,7 @@ pub struct Spinners {
 /// A CPU taken by a spinner: given back with [`Spinners::leave`], or lost when its time is over.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct Turn {
+pub struct CpuClaim {
     cpu: usize,
     until: u64,
     /// The number of refused threads at that time.
@@ -131,9 +131,11 @@ impl Spinners {
 
     /// Takes `cpu` from `now` to `until`, for a second at most; `None` if another thread has it.
     #[inline]
-    pub fn enter(&self, cpu: usize, now: u64, until: u64) -> Option<Turn> {
+    pub fn enter(&self, cpu: usize, now: u64, until: u64) -> Option<CpuClaim> {
         let until = until.min(now.saturating_add(MOST));
-        let Some(slot) = self.cpus.get(cpu) else { return Some(Turn { cpu, until, refused: 0 }) };
+        let Some(slot) = self.cpus.get(cpu) else {
+            return Some(CpuClaim { cpu, until, refused: 0 });
+        };
         let taken = slot.taken_until.load(Ordering::Relaxed);
         let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         if is_ahead(taken, now, MOST)
@@ -142,19 +144,19 @@ impl Spinners {
             slot.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(Turn { cpu, until, refused: slot.refused.load(Ordering::Relaxed) })
+        Some(CpuClaim { cpu, until, refused: slot.refused.load(Ordering::Relaxed) })
     }
 
     /// Gives the CPU back early. Returns whether another thread wanted it: it was refused, or took the CPU after the
     /// time was over.
     #[inline]
-    pub fn leave(&self, turn: Turn) -> bool {
-        let Some(slot) = self.cpus.get(turn.cpu) else { return false };
-        let lost = slot.taken_until.load(Ordering::Relaxed) != turn.until;
+    pub fn leave(&self, claim: CpuClaim) -> bool {
+        let Some(slot) = self.cpus.get(claim.cpu) else { return false };
+        let lost = slot.taken_until.load(Ordering::Relaxed) != claim.until;
         if !lost {
             slot.taken_until.store(0, Ordering::Relaxed);
         }
-        lost || slot.refused.load(Ordering::Relaxed) != turn.refused
+        lost || slot.refused.load(Ordering::Relaxed) != claim.refused
     }
 
     /// The number of CPUs taken at `now`, of the first `cpus`.
@@ -200,14 +202,14 @@ mod tests {
         Spinners::create(&path).unwrap();
         fs::remove_file(&path).unwrap();
         assert_eq!(a.pace, b.pace, "measured once");
-        let turn = a.enter(1, 100, 150).unwrap();
+        let claim = a.enter(1, 100, 150).unwrap();
         assert!(b.enter(1, 120, 170).is_none());
         let other = b.enter(0, 120, 170).unwrap();
         assert_eq!((b.count(2, 120), b.count(1, 120), b.count(2, 160)), (2, 1, 1));
-        assert!(a.leave(turn), "b was refused");
+        assert!(a.leave(claim), "b was refused");
         let again = b.enter(1, 130, 180).unwrap();
-        // A late `leave` does not end another thread's turn.
-        assert!(a.leave(turn), "b has it");
+        // A late `leave` does not end another thread's claim.
+        assert!(a.leave(claim), "b has it");
         assert!(a.enter(1, 140, 190).is_none());
         // A CPU that is never given back becomes free in time.
         assert!(a.enter(1, 180, 230).is_some());
@@ -220,13 +222,13 @@ mod tests {
     fn a_cpu_is_taken_for_at_most_a_second() {
         let table = Spinners::private().unwrap();
         let (now, second) = (100, 1_000_000_000);
-        let turn = table.enter(0, now, u64::MAX).unwrap();
+        let claim = table.enter(0, now, u64::MAX).unwrap();
         assert_eq!((table.count(1, now + second - 1), table.count(1, now + second)), (1, 0));
         // As left by a process whose clock was far ahead.
         table.cpus[0].taken_until.store(now + 10 * second, Ordering::Relaxed);
         assert_eq!(table.count(1, now), 0);
         assert!(table.enter(0, now, now + 50).is_some());
-        assert!(table.leave(turn), "another thread has it");
+        assert!(table.leave(claim), "another thread has it");
         // The reverse: taken until just before the end.
         assert_eq!((table.count(1, now + 49), table.count(1, now + 50)), (1, 0));
     }

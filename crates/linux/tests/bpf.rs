@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_linux::bpf::deliveries::Found;
 use busypoll_linux::bpf::files::{Files, Kind, OpenFile, Socket};
-use busypoll_linux::bpf::follow::{Event, Follow, Opener, What};
+use busypoll_linux::bpf::follow::{Event, EventKind, Follow, Opener};
 use busypoll_linux::bpf::napi::{Counter, Passes};
 use busypoll_linux::bpf::threads::Threads;
 use busypoll_linux::epoll::{self, EpollParams};
@@ -341,18 +341,18 @@ fn files_that_a_followed_process_opens_are_reported_at_once() {
         panic!("{numbers:?}")
     };
     let events: Vec<Event> = std::iter::from_fn(|| follow.next_event()).collect();
-    let has = |pid: u32, what| events.iter().any(|e| e.pid == pid && e.what == what);
-    assert!(has(pid, What::Opened { fd: listener, by: Opener::Socket }), "{events:?}");
-    assert!(has(pid, What::Opened { fd: epoll, by: Opener::Epoll }), "{events:?}");
-    assert!(has(pid, What::Opened { fd: client, by: Opener::Socket }), "{events:?}");
-    assert!(has(pid, What::Opened { fd: accepted, by: Opener::Accept }), "{events:?}");
+    let has = |pid: u32, kind| events.iter().any(|e| e.pid == pid && e.kind == kind);
+    assert!(has(pid, EventKind::Opened { fd: listener, by: Opener::Socket }), "{events:?}");
+    assert!(has(pid, EventKind::Opened { fd: epoll, by: Opener::Epoll }), "{events:?}");
+    assert!(has(pid, EventKind::Opened { fd: client, by: Opener::Socket }), "{events:?}");
+    assert!(has(pid, EventKind::Opened { fd: accepted, by: Opener::Accept }), "{events:?}");
     let grandchild = grandchild as u32;
-    assert!(has(pid, What::Forked { child: grandchild }), "{events:?}");
+    assert!(has(pid, EventKind::Forked { child: grandchild }), "{events:?}");
     let by_child = |e: &Event| {
-        e.pid == grandchild && matches!(e.what, What::Opened { by: Opener::Socket, .. })
+        e.pid == grandchild && matches!(e.kind, EventKind::Opened { by: Opener::Socket, .. })
     };
     assert!(events.iter().any(by_child), "{events:?}");
-    assert!(has(grandchild, What::Exited) && has(pid, What::Exited), "{events:?}");
+    assert!(has(grandchild, EventKind::Exited) && has(pid, EventKind::Exited), "{events:?}");
     assert!(events.iter().all(|e| e.pid != std::process::id()), "{events:?}");
     assert_eq!(follow.lost().unwrap(), 0);
 }

@@ -37,7 +37,7 @@ fn a_duplicated_descriptor_is_the_same_socket() {
     let found = me.descriptors().unwrap();
     let of = |fd: i32| found.iter().find(|d| d.fd == fd).unwrap().kind;
     assert!(matches!(of(listener.as_raw_fd()), Kind::Socket { .. }));
-    let taken = me.take(stream.as_raw_fd()).unwrap().unwrap();
+    let taken = me.duplicate_fd(stream.as_raw_fd()).unwrap().unwrap();
     assert_eq!(process::kind_of_own(&taken), Some(of(stream.as_raw_fd())));
     let (one, other) = (socket::info(&stream).unwrap(), socket::info(&taken).unwrap());
     assert_eq!(one, other);
@@ -66,7 +66,7 @@ fn an_unbound_socket_has_no_address_and_a_closed_descriptor_no_file() {
     let info = socket::info(&unbound).unwrap();
     assert_eq!((info.local, info.peer), (None, None));
     // Far above any number this process gets.
-    assert!(myself().take(1_000_000).unwrap().is_none());
+    assert!(myself().duplicate_fd(1_000_000).unwrap().is_none());
     assert_eq!(myself().kind(1_000_000), None);
     assert_eq!(myself().watches(1_000_000), None);
 }
@@ -91,7 +91,7 @@ fn an_epolls_watches_are_listed() {
         assert!(watch.socket && watch.events & libc::EPOLLIN as u32 != 0);
     }
     assert_eq!(watches.len(), 2);
-    let taken = me.take(instance.as_raw_fd()).unwrap().unwrap();
+    let taken = me.duplicate_fd(instance.as_raw_fd()).unwrap().unwrap();
     assert_eq!(process::watches_of_own(&taken), Some(watches));
 }
 
@@ -165,7 +165,7 @@ fn called_returns_the_path_a_program_was_started_by() {
     for _ in 0..100 {
         let mut child = Command::new(&link).arg("600").stdin(Stdio::null()).spawn().unwrap();
         let held = Process::open(child.id()).unwrap();
-        let (called, program) = (held.called(), held.program());
+        let (called, program) = (held.exec_path(), held.program());
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(called.as_deref(), Some(link.as_path()));
@@ -189,7 +189,7 @@ fn an_ended_process_is_not_found_even_if_its_pid_is_reused() {
     }
     assert!(matches!(Process::open(child.id()), Err(Error::NoProcess { .. })));
     assert!(matches!(held.descriptors(), Err(Error::NoProcess { .. })));
-    assert!(matches!(held.take(0), Err(Error::NoProcess { .. })));
+    assert!(matches!(held.duplicate_fd(0), Err(Error::NoProcess { .. })));
     child.wait().unwrap();
     assert!(matches!(held.descriptors(), Err(Error::NoProcess { .. })));
     assert!(matches!(held.threads(), Err(Error::NoProcess { .. })));
@@ -221,7 +221,7 @@ fn a_refused_access_names_the_capability() {
     let refused = thread::spawn(move || {
         rustix::thread::set_thread_uid(rustix::thread::Uid::from_raw(65_534)).unwrap();
         let process = Process::open(pid).unwrap();
-        [process.descriptors().unwrap_err(), process.take(0).unwrap_err()]
+        [process.descriptors().unwrap_err(), process.duplicate_fd(0).unwrap_err()]
     });
     for error in refused.join().unwrap() {
         let text = error.to_string();

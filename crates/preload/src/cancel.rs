@@ -4,7 +4,7 @@
 //! Costs one load as long as the process has cancelled no thread.
 
 use crate::{inside::Inside, real};
-use busypoll_stack::signal::{self, Caller};
+use busypoll_stack::signal::{self, CancelHandle};
 use libc::{c_int, clockid_t, pthread_t};
 use std::{
     cell::Cell,
@@ -41,7 +41,7 @@ static USED: AtomicBool = AtomicBool::new(false);
 /// ended.
 #[derive(Default)]
 pub struct Threads {
-    sleepers: Vec<(pthread_t, Caller)>,
+    sleepers: Vec<(pthread_t, CancelHandle)>,
     early: Vec<clockid_t>,
 }
 
@@ -78,12 +78,12 @@ pub fn register_sleeper() {
     if threads.sleepers.iter().any(|(thread, _)| *thread == this) {
         return;
     }
-    let caller = Caller::of_this_thread();
+    let caller = CancelHandle::of_this_thread();
     let clock = clock(this);
     if let Some(at) = threads.early.iter().position(|early| Some(*early) == clock) {
         threads.early.swap_remove(at);
         // SAFETY: it is this thread.
-        unsafe { caller.call_off() };
+        unsafe { caller.cancel() };
     }
     threads.sleepers.push((this, caller));
 }
@@ -107,7 +107,7 @@ pub unsafe fn pthread_cancel(thread: pthread_t) -> c_int {
         let mut threads = threads();
         match threads.sleepers.iter().find(|(sleeper, _)| *sleeper == thread) {
             // SAFETY: the thread leaves the list, which is locked here, before it ends.
-            Some((_, caller)) => unsafe { caller.call_off() },
+            Some((_, caller)) => unsafe { caller.cancel() },
             None => {
                 if threads.early.len() == EARLY {
                     threads.early.remove(0);
@@ -149,7 +149,7 @@ pub fn restore() {
 #[inline]
 pub fn test_cancel() {
     if USED.load(Ordering::Relaxed) {
-        signal::take_called_off();
+        signal::take_cancelled();
         // SAFETY: no lock is held.
         unsafe { pthread_testcancel() };
     }
@@ -158,7 +158,7 @@ pub fn test_cancel() {
 /// Whether the thread, which is inside, must leave because it was cancelled. If the program has cancellation disabled,
 /// the thread waits on.
 pub fn is_pending() -> bool {
-    if !signal::is_called_off() {
+    if !signal::is_cancelled() {
         return false;
     }
     let state = PROGRAM_STATE.get().unwrap_or_else(|| {
@@ -166,7 +166,7 @@ pub fn is_pending() -> bool {
         PROGRAM_STATE.set(Some(state));
         state
     });
-    state == PTHREAD_CANCEL_ENABLE || !signal::take_called_off()
+    state == PTHREAD_CANCEL_ENABLE || !signal::take_cancelled()
 }
 
 fn set_state(state: c_int) -> c_int {

@@ -124,7 +124,7 @@ impl Inside {
             // A signal that only `mask` lets through stays pending until the next wait.
             PUT_OFF.take();
             queued_signals::forget();
-            signal::settle();
+            signal::clear_deferred();
             set_mask(&before);
             if !interrupted {
                 return result;
@@ -144,7 +144,7 @@ impl Drop for Inside {
             wait_for_process_end();
         }
         cancel::restore();
-        if signal::is_put_off() {
+        if signal::has_deferred_signal() {
             deliver();
         }
         cancel::test_cancel();
@@ -272,7 +272,7 @@ pub(crate) unsafe fn put_off(
     // the outer handler stores the program's.
     let put_off = PutOff { mask: mem::replace(mask, all), restart, afterwards: None };
     PUT_OFF.set(Some(put_off));
-    signal::put_off();
+    signal::note_deferred_signal();
     true
 }
 
@@ -285,7 +285,7 @@ fn deliver() {
     if errno::get() == ERESTARTSYS {
         errno::set(libc::EINTR);
     }
-    signal::settle();
+    signal::clear_deferred();
     if let Some(put_off) = PUT_OFF.take() {
         set_mask(&put_off.mask);
         put_off.afterwards.iter().for_each(|mask| {

@@ -41,7 +41,7 @@ pub fn line(what: fmt::Arguments<'_>) {
     }
     let text = line.text.get(..=end).unwrap_or_default();
     // The reader may be gone. SIGPIPE must not end the program for a line that it has not written itself.
-    busypoll_stack::say::unheard(|| {
+    busypoll_stack::stderr::without_sigpipe(|| {
         rustix::io::write(stderr, text) == Err(rustix::io::Errno::PIPE)
     });
 }

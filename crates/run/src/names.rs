@@ -10,7 +10,7 @@ pub(crate) fn of(process: &Process) -> Names {
     let executable = process.program();
     let before = executable.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
     let executable = before.map(PathBuf::from).unwrap_or(executable);
-    Names { executable, called: process.called().unwrap_or_default() }
+    Names { executable, called: process.exec_path().unwrap_or_default() }
 }
 
 /// As [`of`], for a process that waits in a call: the names are read only if a rule needs them.

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use busypoll_policy::say;
-use busypoll_stack::ledger::Listed;
+use busypoll_stack::ledger::LedgerEntry;
 use busypoll_stack::wire::Protocol;
 use busypoll_stack::{lease, unix};
 use comfy_table::{CellAlignment, Table, presets};
@@ -87,7 +87,7 @@ pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}", table(&rows).trim_fmt())
 }
 
-fn row(line: &Listed, pid: i32, process: &str) -> Row {
+fn row(line: &LedgerEntry, pid: i32, process: &str) -> Row {
     Row {
         netid: if line.protocol == Protocol::UDP { "udp" } else { "tcp" },
         state: state(line.state),

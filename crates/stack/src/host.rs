@@ -28,9 +28,9 @@ mod groups;
 mod kernel_connections;
 mod port_reservation;
 mod sockets;
-pub(crate) use companion::{Service, Shadow};
-pub(crate) use companion_listener::{Beside, BesideEndpoint};
-pub(crate) use port_reservation::{Hold, HoldOptions};
+pub(crate) use companion::{Companion, CompanionService};
+pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
+pub(crate) use port_reservation::{PortReservation, ReservationOptions};
 pub use sockets::IcmpSockets;
 pub(crate) use sockets::{get_option, set_option};
 
@@ -54,7 +54,7 @@ pub struct Host {
 struct Inner {
     inet: Arc<Inet>,
     contexts: Vec<Serving>,
-    kernel: Option<companion::Service>,
+    kernel: Option<companion::CompanionService>,
     skipped_rules: usize,
     delivery_hook: Option<DeliveryHook>,
     tcp: tcp::Config,
@@ -196,7 +196,7 @@ impl Builder {
         let wake = Arc::new(OnceLock::new());
         let inet =
             Inet::with_tcp(u128::from_ne_bytes(sys::random()?), self.tcp.clone(), waker(&wake));
-        self.ledger.into_iter().for_each(|ledger| inet.keep_ledger(ledger));
+        self.ledger.into_iter().for_each(|ledger| inet.set_ledger(ledger));
         let mut contexts = Vec::new();
         let mut shared = Vec::new();
         let mut skipped_rules = 0;
@@ -250,7 +250,7 @@ impl Builder {
             true => None,
             false => {
                 let icmp = self.icmp.map_or_else(IcmpSockets::open, Ok)?;
-                Some(companion::Service::start(inet.clone(), shared, icmp)?)
+                Some(companion::CompanionService::start(inet.clone(), shared, icmp)?)
             }
         };
         let busy_read = AtomicU32::new(self.busy_read);
@@ -338,7 +338,7 @@ impl Upper for Input {
     #[inline]
     fn end_of_pass(&self, pass: &mut Pass<'_>) {
         self.inet.end_of_pass(pass);
-        if std::mem::take(&mut pass.unrung) {
+        if std::mem::take(&mut pass.doorbell_pending) {
             self.interface.ring(self.queue);
         }
     }
@@ -398,8 +398,8 @@ impl Host {
 
     /// Releases the ports of closed connections that are kept for new ones. For a caller that finds no port left, or
     /// finds one of these in use. False: there were none.
-    pub fn give_ports_back(&self) -> bool {
-        self.inner.kernel.as_ref().is_some_and(|kernel| kernel.give_ports_back())
+    pub fn release_idle_ports(&self) -> bool {
+        self.inner.kernel.as_ref().is_some_and(|kernel| kernel.release_idle_ports())
     }
 
     /// How many firewall rules of the kernel were in force when this host was built. Packets of this host's sockets
@@ -426,7 +426,7 @@ impl Host {
         self.inner.delivery_hook.clone()
     }
 
-    pub(crate) fn kernel(&self) -> Option<&companion::Service> {
+    pub(crate) fn kernel(&self) -> Option<&companion::CompanionService> {
         self.inner.kernel.as_ref()
     }
 }

@@ -59,7 +59,7 @@ struct Head {
 
 /// The contents of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct LedgerEntry {
     /// TCP or UDP.
     pub protocol: Protocol,
     /// The state as `ss` numbers it (include/net/tcp_states.h).
@@ -80,7 +80,7 @@ pub struct Listed {
     pub napi: u32,
 }
 
-impl Listed {
+impl LedgerEntry {
     /// Whether it is a connection whose peer still expects data or an answer: not after our FIN was acknowledged.
     pub fn is_live(&self) -> bool {
         // Established, the halves of a handshake, FIN-WAIT-1, CLOSE-WAIT, LAST-ACK, CLOSING.
@@ -99,7 +99,7 @@ pub const LISTEN: u8 = 10;
 
 /// A socket's state as its line records it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct SocketState {
     pub(crate) state: u8,
     pub(crate) snd_nxt: u32,
     pub(crate) rcv_nxt: u32,
@@ -217,7 +217,7 @@ impl Ledger {
         protocol: Protocol,
         local: SocketAddr,
         remote: Option<SocketAddr>,
-    ) -> Option<Place> {
+    ) -> Option<LedgerSlot> {
         let unspecified = match local.ip().to_canonical() {
             IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -240,17 +240,17 @@ impl Ledger {
         line.ports.store(ports, Ordering::Relaxed);
         put(&line.local, local.ip());
         put(&line.remote, remote.ip());
-        Some(Place { ledger: self.clone(), at: at?, protocol })
+        Some(LedgerSlot { ledger: self.clone(), at: at?, protocol })
     }
 
     /// All its entries.
-    pub fn list(&self) -> Vec<Listed> {
+    pub fn list(&self) -> Vec<LedgerEntry> {
         let used = self.head().used.load(Ordering::Acquire).min(self.count);
         (0..used).filter_map(|at| self.line(at)?.read()).collect()
     }
 
     /// Whether it has an entry for which `is` holds. Allocates nothing.
-    pub fn has(&self, is: impl Fn(&Listed) -> bool) -> bool {
+    pub fn has(&self, is: impl Fn(&LedgerEntry) -> bool) -> bool {
         let used = self.head().used.load(Ordering::Acquire).min(self.count);
         (0..used).filter_map(|at| self.line(at)?.read()).any(|line| is(&line))
     }
@@ -270,7 +270,7 @@ impl Drop for Ledger {
 }
 
 impl Line {
-    fn read(&self) -> Option<Listed> {
+    fn read(&self) -> Option<LedgerEntry> {
         let count = self.count.load(Ordering::Acquire);
         let [state, protocol, 0, 0] = self.state.load(Ordering::Acquire).to_le_bytes() else {
             return None;
@@ -280,7 +280,7 @@ impl Line {
         }
         let ports = self.ports.load(Ordering::Relaxed);
         let (local, remote) = (get(&self.local), get(&self.remote));
-        let listed = Listed {
+        let listed = LedgerEntry {
             protocol: Protocol(protocol),
             state,
             local: SocketAddr::new(local, (ports >> 16) as u16),
@@ -316,16 +316,16 @@ fn get(words: &[AtomicU32; 4]) -> IpAddr {
 
 /// A socket's line in the ledger. Dropping it frees the line.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct LedgerSlot {
     ledger: Arc<Ledger>,
     at: u32,
     protocol: Protocol,
 }
 
-impl Place {
+impl LedgerSlot {
     /// Records the socket's state: plain stores to one cache line.
     #[inline]
-    pub(crate) fn note(&self, now: &Standing) {
+    pub(crate) fn note(&self, now: &SocketState) {
         let Some(line) = self.ledger.line(self.at) else { return };
         line.snd_nxt.store(now.snd_nxt, Ordering::Relaxed);
         line.rcv_nxt.store(now.rcv_nxt, Ordering::Relaxed);
@@ -338,7 +338,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LedgerSlot {
     fn drop(&mut self) {
         if let Some(line) = self.ledger.line(self.at) {
             line.count.fetch_add(1, Ordering::Relaxed);
@@ -356,7 +356,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    const STANDING: Standing = Standing {
+    const STANDING: SocketState = SocketState {
         state: ESTABLISHED,
         snd_nxt: 7,
         rcv_nxt: 9,
@@ -373,7 +373,7 @@ mod tests {
         let place = ours.enter(Protocol::TCP, local, Some(remote)).unwrap();
         assert_eq!(theirs.list(), [], "entered, but no state recorded yet");
         place.note(&STANDING);
-        let mut expected = Listed {
+        let mut expected = LedgerEntry {
             protocol: Protocol::TCP,
             state: 1,
             local,

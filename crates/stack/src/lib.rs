@@ -31,15 +31,15 @@ mod host;
 pub mod inet;
 pub mod lease;
 pub mod ledger;
+pub mod memory_pressure;
 pub mod napi;
 pub mod nic;
 mod pool;
 pub mod process;
-pub mod say;
-pub mod scarce;
 pub mod signal;
 mod socket;
 pub mod spin;
+pub mod stderr;
 mod sync;
 mod sys;
 pub mod thread;
@@ -52,8 +52,8 @@ pub use inet::tcp::{
     Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
 };
 pub use socket::{
-    Accepted, Beside, Entry, Epoll, EpollEvent, EpollParams, Events, Groups, Incoming,
-    IncomingStreams, Message, Outgoing, Owner, PollFd, PortTaken, ReceiveFlags, SendFlags, Socket,
-    SocketStats, Source, Sources, TcpListener, TcpStream, UdpSocket, Watch, options, poll,
-    poll_beside, repair,
+    Accepted, Entry, Epoll, EpollEvent, EpollParams, Events, Groups, Incoming, IncomingStreams,
+    Message, Outgoing, Owner, PollFd, ReceiveFlags, SendFlags, Socket, SocketStats, Source,
+    Sources, SteeredPort, TcpListener, TcpStream, UdpSocket, Watch, options, poll,
+    poll_with_kernel_fds, repair,
 };

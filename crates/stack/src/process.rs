@@ -3,7 +3,7 @@
 
 use crate::{
     napi::{Waiter, WatchdogLock},
-    socket::crowd,
+    socket::per_cpu_spinner,
 };
 
 /// Held during fork(2): keeps other threads from starting or ending the process-wide watchdog.
@@ -29,6 +29,6 @@ impl Fork {
     pub fn in_child(self) {
         self.0.forget();
         Waiter::forget_all();
-        crowd::forget_all();
+        per_cpu_spinner::clear();
     }
 }

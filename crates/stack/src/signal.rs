@@ -4,8 +4,8 @@
 //!
 //! In a program without the preload library a handler runs at once, and ends the thread's wait only if the thread
 //! sleeps (`Interrupted`). User space cannot see that a handler ran in the middle of a busy loop, or just before a
-//! sleep. A handler that must end the wait in any case calls [`put_off`]; its thread calls [`settle`] once it is out of
-//! the stack.
+//! sleep. A handler that must end the wait in any case calls [`note_deferred_signal`]; its thread calls
+//! [`clear_deferred`] once it is out of the stack.
 
 use crate::{
     napi::{Waiter, wait},
@@ -21,9 +21,9 @@ thread_local! {
     static CANCELLED: AtomicBool = const { AtomicBool::new(false) };
 }
 
-/// A signal of this thread was deferred. Until [`settle`], its waits in the stack end with `Interrupted`, at the latest
-/// when they would sleep. A signal handler may call it at any time.
-pub fn put_off() {
+/// A signal of this thread was deferred. Until [`clear_deferred`], its waits in the stack end with `Interrupted`, at
+/// the latest when they would sleep. A signal handler may call it at any time.
+pub fn note_deferred_signal() {
     DEFERRED.set(true);
     Waiter::wake_this_thread();
 }
@@ -34,50 +34,50 @@ pub fn on_first_sleep(hook: fn()) {
 }
 
 /// The thread has left the stack, and its deferred signals are being handled.
-pub fn settle() {
+pub fn clear_deferred() {
     DEFERRED.set(false);
 }
 
 /// Whether a signal of this thread was deferred, or the thread was cancelled.
 #[inline]
-pub fn is_put_off() -> bool {
-    DEFERRED.get() || is_called_off()
+pub fn has_deferred_signal() -> bool {
+    DEFERRED.get() || is_cancelled()
 }
 
-/// Whether [`Caller::call_off`] was called for this thread.
+/// Whether [`CancelHandle::cancel`] was called for this thread.
 #[inline]
-pub fn is_called_off() -> bool {
+pub fn is_cancelled() -> bool {
     // Read after the waiter's event was published: either the cancelling thread sees the event, or we see its flag.
     CANCELLED.with(|cancelled| cancelled.load(Ordering::SeqCst))
 }
 
 /// The same; clears the flag.
-pub fn take_called_off() -> bool {
+pub fn take_cancelled() -> bool {
     CANCELLED.with(|cancelled| cancelled.swap(false, Ordering::Relaxed))
 }
 
 /// A handle by which other threads end a thread's wait.
 #[derive(Debug)]
-pub struct Caller {
+pub struct CancelHandle {
     cancelled: *const AtomicBool,
     event: *const AtomicI32,
 }
 
-// SAFETY: atomics of a thread that has not ended, by the contract of `call_off`.
-unsafe impl Send for Caller {}
+// SAFETY: atomics of a thread that has not ended, by the contract of `cancel`.
+unsafe impl Send for CancelHandle {}
 
-impl Caller {
+impl CancelHandle {
     /// The calling thread's.
-    pub fn of_this_thread() -> Caller {
+    pub fn of_this_thread() -> CancelHandle {
         let cancelled = CANCELLED.with(std::ptr::from_ref);
-        Caller { cancelled, event: Waiter::event_of_this_thread() }
+        CancelHandle { cancelled, event: Waiter::event_of_this_thread() }
     }
 
-    /// Ends the thread's waits, as a deferred signal does, until the thread calls [`take_called_off`].
+    /// Ends the thread's waits, as a deferred signal does, until the thread calls [`take_cancelled`].
     ///
     /// # Safety
     /// The thread has not ended.
-    pub unsafe fn call_off(&self) {
+    pub unsafe fn cancel(&self) {
         // SAFETY: the thread has not ended, so its atomics exist.
         let (cancelled, event) = unsafe { (&*self.cancelled, &*self.event) };
         cancelled.store(true, Ordering::SeqCst);

@@ -20,17 +20,17 @@ pub fn set_rule(rule: Rule) {
 }
 
 /// A wait of the calling thread, from before it polls until it ends.
-pub(crate) struct Turn {
+pub(crate) struct SpinTurn {
     rule: Option<Rule>,
     may_poll: bool,
 }
 
-impl Turn {
+impl SpinTurn {
     /// Begins a wait that would busy poll for `span`. With a span of zero the rule is not called.
     #[inline]
-    pub(crate) fn begin(span: Duration) -> Turn {
+    pub(crate) fn begin(span: Duration) -> SpinTurn {
         let rule = if span.is_zero() { None } else { RULE.get().copied() };
-        Turn { rule, may_poll: rule.is_none_or(|rule| (rule.begin)(span)) }
+        SpinTurn { rule, may_poll: rule.is_none_or(|rule| (rule.begin)(span)) }
     }
 
     /// Whether the wait may busy poll.
@@ -40,7 +40,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for SpinTurn {
     #[inline]
     fn drop(&mut self) {
         if let Some(rule) = self.rule {

@@ -3,7 +3,7 @@
 mod common;
 
 use busypoll_stack::{
-    Epoll, EpollParams, Events, Socket, Source, UdpSocket, napi::Outside, poll_beside,
+    Epoll, EpollParams, Events, Socket, Source, UdpSocket, napi::KernelFds, poll_with_kernel_fds,
 };
 use common::{hosts, sockets};
 use std::{
@@ -19,9 +19,9 @@ const SOON: Option<Duration> = Some(Duration::from_secs(10));
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
 /// The read end of a pipe as a kernel descriptor to wait for; and its write end.
-fn outside() -> (Outside, std::io::PipeReader, PipeWriter) {
+fn outside() -> (KernelFds, std::io::PipeReader, PipeWriter) {
     let (reader, writer) = pipe().unwrap();
-    let mut outside = Outside::nothing();
+    let mut outside = KernelFds::none();
     outside.push(reader.as_raw_fd(), libc::POLLIN);
     (outside, reader, writer)
 }
@@ -48,17 +48,17 @@ fn a_sleep_ends_for_the_kernel_and_for_a_socket() {
     let (mut outside, _reader, mut writer) = outside();
     let epoll = set(&right, 0);
     let sender = later(move || drop(left.send(b"x")));
-    assert!(epoll.wait_beside(SOON, &mut outside).unwrap());
+    assert!(epoll.wait_with_kernel_fds(SOON, &mut outside).unwrap());
     assert_eq!(outside.found()[0].revents, 0);
     let mut events = Vec::new();
-    epoll.take(&mut events, 4);
+    epoll.take_events(&mut events, 4);
     assert_eq!(events.len(), 1);
     sender.join().unwrap();
     right.recv(&mut [0; 16]).unwrap();
-    epoll.take(&mut events, 4);
+    epoll.take_events(&mut events, 4);
 
     let writing = later(move || writer.write_all(b"x").unwrap());
-    assert!(epoll.wait_beside(SOON, &mut outside).unwrap());
+    assert!(epoll.wait_with_kernel_fds(SOON, &mut outside).unwrap());
     assert_ne!(outside.found()[0].revents & libc::POLLIN, 0);
     writing.join().unwrap();
 }
@@ -76,7 +76,10 @@ fn a_busy_poll_checks_the_kernels_descriptors() {
     let (mut outside, _reader, mut writer) = outside();
     let writing = later(move || writer.write_all(b"x").unwrap());
     while !outside.look() {
-        assert!(epoll.wait_beside(SOON, &mut outside).unwrap(), "it polled for ten seconds");
+        assert!(
+            epoll.wait_with_kernel_fds(SOON, &mut outside).unwrap(),
+            "it polled for ten seconds"
+        );
     }
     writing.join().unwrap();
 }
@@ -90,7 +93,7 @@ fn a_busy_poll_includes_the_queues_of_members_added_during_it() {
         from.send(b"x").unwrap();
         to.recv(&mut [0; 16]).unwrap();
     }
-    epoll.take(&mut Vec::new(), 4);
+    epoll.take_events(&mut Vec::new(), 4);
     let joining = {
         let (epoll, down) = (epoll.clone(), down.try_clone().unwrap());
         later(move || {
@@ -116,10 +119,10 @@ fn poll_ends_when_a_kernel_descriptor_is_ready() {
             revents: Events::default(),
         }]
     };
-    assert_eq!(poll_beside(&mut entry(), 0, SHORT, &mut outside).unwrap(), 0);
+    assert_eq!(poll_with_kernel_fds(&mut entry(), 0, SHORT, &mut outside).unwrap(), 0);
     assert_eq!(outside.found()[0].revents, 0);
     let writing = later(move || writer.write_all(b"x").unwrap());
-    assert_eq!(poll_beside(&mut entry(), 0, SOON, &mut outside).unwrap(), 0);
+    assert_eq!(poll_with_kernel_fds(&mut entry(), 0, SOON, &mut outside).unwrap(), 0);
     assert_ne!(outside.found()[0].revents & libc::POLLIN, 0);
     writing.join().unwrap();
 }

@@ -2,8 +2,8 @@
 
 use busypoll_stack::{
     napi::{
-        self, BUSY_POLL_BUDGET, BusyPoll, Driver, Outside, Pass, Poller, Serving, Upper, WATCHDOG,
-        Waiter, Wake,
+        self, BUSY_POLL_BUDGET, BusyPoll, KernelFds, Pass, PolledBy, Poller, Serving, Upper,
+        WATCHDOG, Waiter, Wake,
     },
     nic::{Coalesce, Frame, Nic, TxQueue, cable},
     time::{Instant, now},
@@ -38,7 +38,7 @@ struct Inbox {
 struct Inside {
     frames: Vec<u64>,
     /// The thread and driver of the last delivery.
-    by: Option<(libc::pthread_t, Driver)>,
+    by: Option<(libc::pthread_t, PolledBy)>,
     waiters: Vec<Arc<Waiter>>,
 }
 
@@ -46,7 +46,7 @@ impl Upper for Inbox {
     fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
         let mut inside = self.inside.lock().unwrap();
         inside.frames.push(u64::from_be_bytes(frame.bytes[14..22].try_into().unwrap()));
-        inside.by = Some((this_thread(), pass.driver));
+        inside.by = Some((this_thread(), pass.polled_by));
         inside.waiters.drain(..).for_each(|waiter| pass.wake.push(waiter));
         self.count.fetch_add(1, Ordering::Release);
     }
@@ -79,10 +79,10 @@ impl Inbox {
 
     /// Waits without driving the context.
     fn await_delivery(&self, count: u64) {
-        self.wait_for(count, |waiter| waiter.sleep(Some(NEVER), &mut Outside::nothing()));
+        self.wait_for(count, |waiter| waiter.sleep(Some(NEVER), &mut KernelFds::none()));
     }
 
-    fn by(&self) -> (libc::pthread_t, Driver) {
+    fn by(&self) -> (libc::pthread_t, PolledBy) {
         self.inside.lock().unwrap().by.unwrap()
     }
 }
@@ -161,7 +161,7 @@ fn a_busy_poll_delivers_on_the_calling_thread() {
     while bench.inbox.count() == 0 {
         assert_ne!(context.busy_poll(BUSY_POLL_BUDGET, now(), &mut Poller::new(7)), BusyPoll::Gone);
     }
-    assert_eq!(bench.inbox.by(), (this_thread(), Driver::BusyPoll(7)));
+    assert_eq!(bench.inbox.by(), (this_thread(), PolledBy::BusyPoll(7)));
     let stats = context.stats();
     assert_eq!((stats.bp_cleaned, stats.packets), (1, 1));
     assert!(stats.bp_misses > 0);
@@ -190,7 +190,7 @@ fn the_interrupt_thread_delivers_when_no_thread_polls() {
         bench.peer.send();
         bench.inbox.await_delivery(count);
         let (thread, driver) = bench.inbox.by();
-        assert_eq!(driver, Driver::Interrupt);
+        assert_eq!(driver, PolledBy::Interrupt);
         assert_eq!(Some(thread), bench.serving.thread().map(|thread| thread.id()));
     }
     assert_eq!(bench.serving.context().stats().bp_cleaned, 0);
@@ -214,7 +214,7 @@ fn the_watchdog_takes_a_queue_that_its_pollers_left() {
         count += 1;
         bench.inbox.await_delivery(count);
         if context.stats().watchdogs > 0 {
-            assert_eq!(bench.inbox.by().1, Driver::Interrupt);
+            assert_eq!(bench.inbox.by().1, PolledBy::Interrupt);
             return;
         }
     }
@@ -236,10 +236,10 @@ fn a_packet_wakes_the_leader_itself() {
                 peer.send();
             });
             inbox.wait_for(count, |waiter| {
-                context.sleep(waiter, Some(NEVER), &mut Outside::nothing())
+                context.sleep(waiter, Some(NEVER), &mut KernelFds::none())
             });
         });
-        if inbox.by() == (me, Driver::Interrupt) {
+        if inbox.by() == (me, PolledBy::Interrupt) {
             return;
         }
     }
@@ -255,7 +255,7 @@ fn a_sleep_ends_by_its_timeout() {
         let timeout = Duration::from_millis(millis);
         let start = now();
         waiter.start();
-        let wake = bench.serving.context().sleep(&waiter, Some(timeout), &mut Outside::nothing());
+        let wake = bench.serving.context().sleep(&waiter, Some(timeout), &mut KernelFds::none());
         assert_eq!(wake, Wake::Timeout);
         assert!(now() - start >= timeout, "{:?} instead of {timeout:?}", now() - start);
     }
@@ -276,7 +276,7 @@ fn the_timer_of_an_earlier_sleep_does_not_end_a_later_one() {
             });
             let timeout = Duration::from_millis(timeout);
             inbox.wait_for(count, |waiter| {
-                match context.sleep(waiter, Some(timeout), &mut Outside::nothing()) {
+                match context.sleep(waiter, Some(timeout), &mut KernelFds::none()) {
                     // On a busy machine the first frame may be late.
                     Wake::Timeout if count == 1 => Wake::Woken,
                     wake => wake,
@@ -317,7 +317,7 @@ fn no_wake_up_is_lost_in_a_million_rounds() {
             let hit = |seed: &mut u64| {
                 random_delay(seed);
                 let checksum = busypoll_stack::nic::Checksum::Unverified;
-                let mut pass = Pass::new(None, Instant::ZERO, Driver::Kernel);
+                let mut pass = Pass::new(None, Instant::ZERO, PolledBy::Kernel);
                 other.receive(Frame { bytes: &frame, checksum }, &mut pass);
                 pass.wake.wake_all();
             };
@@ -326,7 +326,7 @@ fn no_wake_up_is_lost_in_a_million_rounds() {
             }
             mine.wait_for(round, |waiter| {
                 random_delay(&mut seed);
-                waiter.sleep(Some(NEVER), &mut Outside::nothing())
+                waiter.sleep(Some(NEVER), &mut KernelFds::none())
             });
             if !serves {
                 hit(&mut seed);
@@ -357,7 +357,7 @@ fn no_packet_sleeps_in_the_ring_while_a_leader_sleeps() {
             }
             bench.inbox.wait_for(round, |waiter| {
                 random_delay(&mut seed);
-                context.sleep(waiter, Some(NEVER), &mut Outside::nothing())
+                context.sleep(waiter, Some(NEVER), &mut KernelFds::none())
             });
             if !serves {
                 bench.peer.send();
@@ -400,7 +400,7 @@ fn every_packet_is_delivered_once_whichever_thread_polls() {
         scope.spawn(move || {
             for count in (1..=FRAMES).step_by(3) {
                 inbox.wait_for(count, |waiter| {
-                    leader.sleep(waiter, Some(NEVER), &mut Outside::nothing())
+                    leader.sleep(waiter, Some(NEVER), &mut KernelFds::none())
                 });
             }
         });

@@ -351,11 +351,12 @@ fn datagrams_after_a_read_shutdown_are_received_and_not_counted_as_drops() {
     assert_eq!(right.recv(&mut [0; 8]).unwrap(), 0);
 }
 
-/// A busy loop cannot see that a handler ran. A handler that calls `put_off` ends it, and the sleep after it.
+/// A busy loop cannot see that a handler ran. A handler that calls `note_deferred_signal` ends it, and the sleep
+/// after it.
 #[test]
 fn a_signals_handler_can_end_a_busy_poll() {
     extern "C" fn handler(_: libc::c_int) {
-        signal::put_off();
+        signal::note_deferred_signal();
     }
     // SAFETY: all zeros is a valid sigaction, and the handler does only what a handler may.
     unsafe {
@@ -376,7 +377,7 @@ fn a_signals_handler_can_end_a_busy_poll() {
                 sender.send(unsafe { libc::pthread_self() }).unwrap();
                 drop(sender);
                 let error = right.recv(&mut [0; 8]).unwrap_err();
-                signal::settle();
+                signal::clear_deferred();
                 error.kind()
             });
             let thread = started.recv().unwrap();

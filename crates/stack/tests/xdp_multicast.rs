@@ -144,7 +144,7 @@ fn every_member_gets_a_copy_and_other_sockets_none() {
     let members = [0, 1].map(|_| bind(&lab.server, &host, "0.0.0.0"));
     let choosy = bind(&lab.server, &host, "0.0.0.0");
     let mut none = Groups::default();
-    none.hear_all(false, false);
+    none.set_multicast_all(false, false);
     choosy.set_groups(none);
     for member in &members {
         member.join_multicast(ip(GROUP), lab.server.ifindex()).unwrap();

@@ -221,8 +221,8 @@ fn connections_are_steered_on_their_own() {
     steering.add_connection(local, a).unwrap();
     steering.remove_connection(local, a);
     ours([true, false, false]);
-    steering.leave(local, a).unwrap();
-    steering.leave(local, b).unwrap();
+    steering.exclude(local, a).unwrap();
+    steering.exclude(local, b).unwrap();
     ours([true, false, false]);
     steering.add(6, local).unwrap();
     ours([true, false, true]);

@@ -28,8 +28,9 @@ impl Table {
         let mut lines: Vec<Line> = Vec::new();
         for text in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let mut words = text.split_ascii_whitespace();
-            let [suite, test, plane, state] =
-                std::array::from_fn(|_| words.next().unwrap_or_else(|| panic!("too few words: {text}")));
+            let [suite, test, plane, state] = std::array::from_fn(|_| {
+                words.next().unwrap_or_else(|| panic!("too few words: {text}"))
+            });
             let reason = words.collect::<Vec<_>>().join(" ");
             let reason = match &*reason {
                 "" => panic!("no reason: {text}"),

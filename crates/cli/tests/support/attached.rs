@@ -17,7 +17,7 @@ pub fn sockets(pid: u32) -> Vec<(i32, OwnedFd)> {
     found
         .into_iter()
         .filter(|found| matches!(found.kind, Kind::Socket { .. }))
-        .filter_map(|found| Some((found.fd, process.take(found.fd).unwrap()?)))
+        .filter_map(|found| Some((found.fd, process.duplicate_fd(found.fd).unwrap()?)))
         .collect()
 }
 

@@ -228,7 +228,7 @@ pub fn epolls(pid: u32) -> Vec<EpollParams> {
     found
         .into_iter()
         .filter(|found| found.kind == Kind::Epoll)
-        .filter_map(|found| process.take(found.fd).unwrap())
+        .filter_map(|found| process.duplicate_fd(found.fd).unwrap())
         .map(|taken| epoll::params(taken).unwrap())
         .collect()
 }

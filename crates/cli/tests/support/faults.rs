@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use busypoll_lab::vm::Ran;
+use busypoll_lab::vm::CommandOutput;
 use serde_json::Value;
 
 /// One fault of configuration.
@@ -39,7 +39,7 @@ pub const FAULT: Fault = Fault {
 /// The machine that faults are made on: a host of a lab, or the virtual machine.
 pub trait TestMachine {
     /// Runs a shell script there, with `busypoll` in its path.
-    fn sh(&self, script: &str) -> Ran;
+    fn sh(&self, script: &str) -> CommandOutput;
     /// Whether the command changes nothing but what the test has made.
     fn may_run(&self, remedy: &str) -> bool;
     /// Starts a waiter with these words there and returns its PID.
@@ -155,7 +155,7 @@ fn find<'a>(findings: &'a Findings, code: &str) -> Option<&'a (String, Value)> {
 }
 
 /// The findings of a report that require action.
-pub fn faults_found(doctor: &Ran) -> Result<Findings, String> {
+pub fn faults_found(doctor: &CommandOutput) -> Result<Findings, String> {
     let report: Value = serde_json::from_str(&doctor.stdout)
         .map_err(|error| format!("the doctor's report is no JSON ({error}): {doctor:?}"))?;
     let all = report["findings"].as_array().ok_or_else(|| format!("no findings: {report}"))?;

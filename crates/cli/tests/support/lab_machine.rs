@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::{env, fs};
 
 use busypoll_lab::Lab;
-use busypoll_lab::vm::Ran;
+use busypoll_lab::vm::CommandOutput;
 
 use super::faults::TestMachine;
 use super::vm_machine::{PORT, exchange};
@@ -58,10 +58,10 @@ impl Drop for LabMachine {
 }
 
 impl TestMachine for LabMachine {
-    fn sh(&self, script: &str) -> Ran {
+    fn sh(&self, script: &str) -> CommandOutput {
         let output = self.shell(script).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ran {
+        CommandOutput {
             status: output.status.code().unwrap_or(-1),
             stdout: text(&output.stdout),
             stderr: text(&output.stderr),

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use busypoll_lab::vm::{Machine, MachineBuilder, Ran};
+use busypoll_lab::vm::{CommandOutput, Machine, MachineBuilder};
 
 use super::faults::TestMachine;
 use super::{BUSYPOLL, wait_until, waiter};
@@ -60,7 +60,7 @@ impl Vm {
 }
 
 impl TestMachine for Vm {
-    fn sh(&self, script: &str) -> Ran {
+    fn sh(&self, script: &str) -> CommandOutput {
         self.machine.run(&format!("{IRQS} {script}")).unwrap()
     }
 

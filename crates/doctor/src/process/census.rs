@@ -294,7 +294,7 @@ impl Process {
     /// Whether the kernel decrypts what one of its kTLS sockets receives; assumed true if the socket cannot be
     /// read.
     pub(super) fn decrypts(&self, fd: RawFd) -> bool {
-        let socket = self.handle.as_ref().and_then(|handle| handle.take(fd).ok().flatten());
+        let socket = self.handle.as_ref().and_then(|handle| handle.duplicate_fd(fd).ok().flatten());
         socket.and_then(|socket| socket::receives_by_ktls(socket).ok()).unwrap_or(true)
     }
 

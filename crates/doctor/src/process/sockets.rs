@@ -3,7 +3,7 @@
 use busypoll_linux::bpf::files::Socket;
 use std::os::fd::RawFd;
 
-use busypoll_linux::polls::{self, Facts, Obstacle, Queue, Way};
+use busypoll_linux::polls::{self, Facts, Obstacle, Queue, WaitMethod};
 
 use super::descriptors::{Class, class, describe};
 use super::judge::{Judge, Waiting};
@@ -38,10 +38,11 @@ impl Judge<'_> {
                 .evidence("SO_BUSY_POLL", format!("{} us", socket.busy_poll_usecs))
                 .evidence("waits", waiting.describe())
         };
-        let polling_epoll = matches!(facts.way, Way::Epoll { polls: Some(true), .. });
+        let polling_epoll =
+            matches!(facts.wait_method, WaitMethod::Epoll { polls: Some(true), .. });
         if !facts.option && !polling_epoll {
-            if self.asked && class.learns() && !facts.loops {
-                self.merely_off(process, facts.way, &waiting, say);
+            if self.asked && class.learns() && !facts.is_loopback {
+                self.merely_off(process, facts.wait_method, &waiting, say);
             }
             return;
         }
@@ -62,7 +63,7 @@ impl Judge<'_> {
         if !class.learns() {
             return;
         }
-        if facts.way == Way::Nobody {
+        if facts.wait_method == WaitMethod::NotWaiting {
             let what = format!("{set}, and no thread waits for it; {}", self.describe_napi(socket));
             return self.add(process.pid, say(&SOCK_IDLE, what));
         }
@@ -76,7 +77,7 @@ impl Judge<'_> {
             faults.extend(self.way_of_waiting(process, fd, &facts, &set));
         }
         faults.extend(self.queue(process, socket, &facts));
-        let by_option = facts.option && facts.way == Way::Receive;
+        let by_option = facts.option && facts.wait_method == WaitMethod::Receive;
         let good = faults.is_empty() && by_option && self.is_alive(socket);
         for (rule, what, remedy) in faults {
             let mut finding = say(rule, what);
@@ -103,25 +104,25 @@ impl Judge<'_> {
             Some(NapiState::Dead) => Queue::Dead,
             Some(NapiState::Unknown) => Queue::Unknown,
         };
-        let way = if waiting.receives() {
-            Way::Receive
+        let wait_method = if waiting.receives() {
+            WaitMethod::Receive
         } else if let Some(epoll) = process.epoll_of(&waiting.epolls) {
             let polls = process.epoll_params(epoll).and_then(|params| self.epoll_polls(params));
             let through = process.waited_through(epoll);
-            Way::Epoll { fd: epoll, polls, through, spins: process.spins_on_epoll(epoll) }
+            WaitMethod::Epoll { fd: epoll, polls, through, spins: process.spins_on_epoll(epoll) }
         } else if waiting.poll {
-            Way::Poll
+            WaitMethod::Poll
         } else if waiting.uring {
-            Way::Uring { polls: process.rings().any(|ring| ring.busy_poll_ns > 0) }
+            WaitMethod::Uring { polls: process.rings().any(|ring| ring.busy_poll_ns > 0) }
         } else {
-            Way::Nobody
+            WaitMethod::NotWaiting
         };
         Facts {
             class,
             option: socket.busy_poll_usecs > 0 || socket.prefer_busy_poll,
-            loops: self.napis.is_local(socket),
+            is_loopback: self.napis.is_local(socket),
             queue,
-            way,
+            wait_method,
             host_busy_poll: self.host_busy_poll,
         }
     }
@@ -130,21 +131,21 @@ impl Judge<'_> {
     fn merely_off(
         &mut self,
         process: &Process,
-        way: Way,
+        wait_method: WaitMethod,
         waiting: &Waiting,
         say: impl Fn(&'static Rule, String) -> Finding,
     ) {
         let attach = format!("busypoll attach {}", process.pid);
-        match way {
-            Way::Receive if waiting.receive => {
+        match wait_method {
+            WaitMethod::Receive if waiting.receive => {
                 let what = "its receive calls sleep at once".into();
                 self.add(process.pid, say(&SOCK_OFF, what).remedy(attach));
             }
-            Way::Receive => {
+            WaitMethod::Receive => {
                 let what = "its receive calls do not sleep, and read only what has arrived".into();
                 self.add(process.pid, say(&SOCK_SPIN, what).remedy(attach));
             }
-            Way::Poll => {
+            WaitMethod::Poll => {
                 let what = "its poll or select sleeps at once".into();
                 // If net.core.busy_poll is on, only the socket's option is missing.
                 let remedy = match self.host_busy_poll {
@@ -204,7 +205,7 @@ impl Judge<'_> {
         match polls::of_queue(facts.class, facts.queue) {
             // One member with an id is enough for an epoll instance.
             Some(Obstacle::NoId) if !facts.option => None,
-            Some(Obstacle::NoId) if facts.loops => {
+            Some(Obstacle::NoId) if facts.is_loopback => {
                 Some((&SOCK_LOOPBACK, "its packets do not leave this host".into(), None))
             }
             Some(Obstacle::NoId) => {

@@ -65,11 +65,11 @@ fn open_files(
     for descriptor in handle.descriptors()? {
         let fd = descriptor.fd;
         let (kind, identity) = match descriptor.kind {
-            process::Kind::Socket { inode } => match handle.take(fd)? {
+            process::Kind::Socket { inode } => match handle.duplicate_fd(fd)? {
                 Some(taken) => (socket_of(taken, inode, netns), inode),
                 None => continue,
             },
-            process::Kind::Epoll => match handle.take(fd)? {
+            process::Kind::Epoll => match handle.duplicate_fd(fd)? {
                 Some(taken) => {
                     let params = epoll::params(&taken).unwrap_or_default();
                     (Some(Kind::Epoll { params, napi: None }), 0)

@@ -18,7 +18,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The result of a command in the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ran {
+pub struct CommandOutput {
     /// The exit code, or 128 plus the number of the signal.
     pub status: i32,
     /// All it wrote to standard output.
@@ -59,7 +59,7 @@ impl Channel {
         Ok(channel)
     }
 
-    pub(super) fn run(&mut self, script: &str) -> Result<Ran, LabError> {
+    pub(super) fn run(&mut self, script: &str) -> Result<CommandOutput, LabError> {
         self.number += 1;
         let number = self.number;
         let file = |kind| self.folder.join(format!("{number}.{kind}"));
@@ -72,7 +72,7 @@ impl Channel {
         };
         let status = answer.trim().strip_prefix(&format!("{number} ")).and_then(|s| s.parse().ok());
         let status = status.ok_or_else(|| self.gone(&format!("said {answer:?}")))?;
-        Ok(Ran { status, stdout: text("out")?, stderr: text("err")? })
+        Ok(CommandOutput { status, stdout: text("out")?, stderr: text("err")? })
     }
 
     fn read_line(&self, timeout: Duration) -> Result<String, LabError> {

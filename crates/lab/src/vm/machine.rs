@@ -14,7 +14,7 @@ use std::{env, fs, io, process, thread};
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::channel::{Channel, Ran};
+use super::channel::{Channel, CommandOutput};
 use super::image::{self, write};
 use super::kernel::Kernel;
 use crate::{LabError, Namespace};
@@ -89,7 +89,7 @@ impl Machine {
     ///
     /// # Errors
     /// If the machine has ended or does not answer; the error shows its console's last lines.
-    pub fn run(&self, script: &str) -> Result<Ran, LabError> {
+    pub fn run(&self, script: &str) -> Result<CommandOutput, LabError> {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner).run(script)
     }
 

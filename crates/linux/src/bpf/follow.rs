@@ -20,12 +20,12 @@ pub struct Event {
     /// The thread of it.
     pub tid: u32,
     /// The event.
-    pub what: What,
+    pub kind: EventKind,
 }
 
 /// What a followed process did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// It has a new descriptor, which may be closed or reused by the time this is read.
     Opened {
         /// The descriptor.
@@ -77,11 +77,11 @@ const CALLS: [(i64, Opener); 6] = [
 /// The events of the followed processes, from the start of this value.
 ///
 /// ```no_run
-/// use busypoll_linux::bpf::follow::{Follow, What};
+/// use busypoll_linux::bpf::follow::{Follow, EventKind};
 /// let mut follow = Follow::start(&[1234], true)?;
 /// // poll(2) or epoll on `follow` sleeps until there is something
 /// while let Some(event) = follow.next_event() {
-///     if let What::Opened { fd, by } = event.what {
+///     if let EventKind::Opened { fd, by } = event.kind {
 ///         println!("{} has a new descriptor {fd} by {by:?}", event.pid);
 ///     }
 /// }
@@ -171,17 +171,17 @@ impl AsRawFd for Follow {
 
 fn read(item: &[u8]) -> Option<Event> {
     let mut r = Record(item);
-    let [what, pid, tid, fd] = [r.u32(), r.u32(), r.u32(), r.u32()];
+    let [kind, pid, tid, fd] = [r.u32(), r.u32(), r.u32(), r.u32()];
     let call = i64::from_ne_bytes(r.bytes());
-    let what = match what {
+    let kind = match kind {
         OPENED => {
             let (_, by) = CALLS.iter().find(|(number, _)| *number == call)?;
-            What::Opened { fd: i32::try_from(fd).ok()?, by: *by }
+            EventKind::Opened { fd: i32::try_from(fd).ok()?, by: *by }
         }
-        FORKED => What::Forked { child: fd },
-        EXECUTED => What::Executed,
-        EXITED => What::Exited,
+        FORKED => EventKind::Forked { child: fd },
+        EXECUTED => EventKind::Executed,
+        EXITED => EventKind::Exited,
         _ => return None,
     };
-    Some(Event { pid, tid, what })
+    Some(Event { pid, tid, kind })
 }

@@ -21,7 +21,7 @@ use std::{
     sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use busypoll_stack::scarce::{self, Level};
+use busypoll_stack::memory_pressure::{self, Level};
 use free_list::{FreeList, Links};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
@@ -71,7 +71,7 @@ static LISTS: [Shard; SHARDS] =
 /// Called when the library is loaded: maps the reserve.
 pub(crate) fn prepare() {
     refill();
-    scarce::ask(refill);
+    memory_pressure::set_recheck(refill);
     #[cfg(debug_assertions)]
     failing::prepare();
 }
@@ -79,7 +79,7 @@ pub(crate) fn prepare() {
 /// Whether memory is scarce, so that callers should refuse what they can.
 #[inline]
 pub(crate) fn is_short() -> bool {
-    scarce::is(Level::Short)
+    memory_pressure::is(Level::Short)
 }
 
 /// Fills the reserve, if there is memory again; returns how scarce memory is then.
@@ -111,7 +111,7 @@ fn refill() -> Level {
         false if is_empty() => Level::Out,
         false => Level::Short,
     };
-    scarce::set(level);
+    memory_pressure::set(level);
     level
 }
 
@@ -253,7 +253,7 @@ fn add_chunk() -> Option<u32> {
             return Some(number);
         }
     }
-    scarce::set(Level::Out);
+    memory_pressure::set(Level::Out);
     unmap(chunk, CHUNK);
     None
 }
@@ -268,7 +268,7 @@ fn remove_chunk(number: u32) {
 /// Takes a chunk of the reserve.
 #[cold]
 fn reserved() -> Option<*mut u8> {
-    scarce::set(Level::Short);
+    memory_pressure::set(Level::Short);
     let mut taken = RESERVE.iter().map(|slot| slot.swap(ptr::null_mut(), Ordering::AcqRel));
     taken.find(|chunk| !chunk.is_null())
 }
@@ -317,7 +317,7 @@ fn allocate_large(layout: Layout) -> *mut u8 {
     let len = pages(layout.size());
     let mapped = if layout.align() > PAGE { map_aligned(len, layout.align()) } else { map(len) };
     let from_chunk = || {
-        scarce::set(Level::Short);
+        memory_pressure::set(Level::Short);
         (layout.align() <= PAGE && len < CHUNK).then(|| cut(len, PAGE))?
     };
     mapped.or_else(from_chunk).unwrap_or(ptr::null_mut())
@@ -387,7 +387,7 @@ unsafe impl GlobalAlloc for Memory {
 /// allocations (1 if not given).
 #[cfg(debug_assertions)]
 mod failing {
-    use super::{AtomicU64, Level, Ordering, scarce};
+    use super::{AtomicU64, Level, Ordering, memory_pressure};
 
     static MADE: AtomicU64 = AtomicU64::new(0);
     static FROM: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -414,7 +414,7 @@ mod failing {
     pub(super) fn count() {
         MADE.fetch_add(1, Ordering::Relaxed);
         if now() {
-            scarce::set(Level::Short);
+            memory_pressure::set(Level::Short);
         }
     }
 

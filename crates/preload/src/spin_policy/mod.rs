@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use busypoll_linux::{
-    spinners::{Spinners, Turn},
+    spinners::{CpuClaim, Spinners},
     ticks,
 };
 use busypoll_stack::spin::Rule;
@@ -64,7 +64,7 @@ pub fn backs_off() -> bool {
 /// A wait, from before its system call to after it.
 #[must_use]
 pub struct Wait {
-    turn: Option<Turn>,
+    claim: Option<CpuClaim>,
     began: u64,
 }
 
@@ -75,20 +75,20 @@ impl Wait {
         // The kernel's microsecond has 1024 ns.
         let span = u64::from(micros) * 1024;
         let may_spin = RECORD.try_with(|record| record.may_spin(began, span)).unwrap_or(false);
-        let turn = if may_spin { enter(began, began.saturating_add(span)) } else { None };
-        Self { turn, began }
+        let claim = if may_spin { enter(began, began.saturating_add(span)) } else { None };
+        Self { claim, began }
     }
 
     /// Whether this wait may spin.
     pub fn spins(&self) -> bool {
-        self.turn.is_some()
+        self.claim.is_some()
     }
 
     /// Ends the wait. Leaves errno alone.
     pub fn end(self) {
-        let spun = self.turn.is_some();
-        let contended = match (self.turn, LIMITS.get()) {
-            (Some(turn), Some(Some(limits))) => limits.spinners.leave(turn),
+        let spun = self.claim.is_some();
+        let contended = match (self.claim, LIMITS.get()) {
+            (Some(claim), Some(Some(limits))) => limits.spinners.leave(claim),
             _ => false,
         };
         let _ = RECORD.try_with(|record| record.ended(spun, contended, self.began, now));
@@ -118,7 +118,7 @@ fn end_in_stack() {
     }
 }
 
-fn enter(now: u64, until: u64) -> Option<Turn> {
+fn enter(now: u64, until: u64) -> Option<CpuClaim> {
     let limits = LIMITS.get()?.as_ref()?;
     if limits.at_most.is_some_and(|n| limits.spinners.count(limits.cpus, now) >= n) {
         return None;

@@ -198,7 +198,7 @@ pub unsafe fn put_for_stream(
         put_times(cmsg_flags, info.last_data_recv, &mut buffer);
     }
     if cmsg_flags & INQ != 0 {
-        let unread = c_int::try_from(stream.unread_with_end()).unwrap_or(c_int::MAX);
+        let unread = c_int::try_from(stream.unread_with_fin()).unwrap_or(c_int::MAX);
         buffer.put(libc::IPPROTO_TCP, TCP_INQ, unread);
     }
     buffer.end(message)

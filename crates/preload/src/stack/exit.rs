@@ -9,7 +9,7 @@ use super::{
     host::{self, Made},
 };
 use crate::{fds, inside::Inside, panics, real};
-use busypoll_stack::ledger::Listed;
+use busypoll_stack::ledger::LedgerEntry;
 use libc::c_int;
 use std::{
     thread,
@@ -76,7 +76,7 @@ pub fn close_all() {
     handover_parent::hand_over_all();
     for (_, file) in fds::all() {
         if let Some(Live::Stream(stream)) = file.as_ref().and_then(|file| file.live()) {
-            stream.leave();
+            stream.close_at_exit();
         }
     }
     let until = Instant::now() + WAIT_LIMIT;
@@ -85,7 +85,7 @@ pub fn close_all() {
     }
 }
 
-fn is_unacknowledged(line: &Listed) -> bool {
+fn is_unacknowledged(line: &LedgerEntry) -> bool {
     // FIN-WAIT-1, LAST-ACK, CLOSING.
     matches!(line.state, 4 | 9 | 11)
 }

@@ -19,7 +19,7 @@ use crate::{
 };
 use busypoll_policy::{Plane, Protocol};
 use busypoll_stack::{
-    Groups, PortTaken, Socket, TcpListener, TcpStream, UdpSocket, options as known,
+    Groups, Socket, SteeredPort, TcpListener, TcpStream, UdpSocket, options as known,
 };
 use libc::c_int;
 use std::{
@@ -60,7 +60,7 @@ pub struct File {
     /// No other socket had its port when it was bound.
     pub port_is_exclusive: AtomicBool,
     /// Its port, reserved before it listened, until it is activated.
-    pub steered_port: Mutex<Option<PortTaken>>,
+    pub steered_port: Mutex<Option<SteeredPort>>,
     /// The ancillary data that socket options have requested: bits of [`super::cmsg`].
     pub cmsg_flags: AtomicU32,
     /// Options that are not a single number were set: SO_LINGER, SO_SNDTIMEO, TCP_CONGESTION. An accepted socket gets
@@ -362,7 +362,7 @@ impl File {
                     let companion = companion::<net::TcpListener>(fd);
                     let backlog = self.backlog().cast_unsigned();
                     let steered_port = lock(&self.steered_port).take();
-                    Live::Listener(TcpListener::beside_taken(
+                    Live::Listener(TcpListener::with_steered_companion(
                         host,
                         &companion,
                         backlog,

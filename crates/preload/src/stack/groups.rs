@@ -44,7 +44,7 @@ fn change(groups: &mut Groups, six: bool, name: c_int, mut value: Value<'_>) -> 
     let changed = match (six, name) {
         (false, IP_MULTICAST_ALL) | (true, IPV6_MULTICAST_ALL) => {
             // One byte is enough.
-            value.0.first().map(|on| groups.hear_all(six, *on != 0))
+            value.0.first().map(|on| groups.set_multicast_all(six, *on != 0))
         }
         (false, libc::IP_ADD_MEMBERSHIP) => value.mreq().map(|(to, on)| groups.join(to, on)),
         (false, libc::IP_DROP_MEMBERSHIP) => value.mreq().map(|(to, on)| groups.leave(to, on)),

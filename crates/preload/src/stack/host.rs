@@ -141,7 +141,7 @@ fn make() -> io::Result<Made> {
     };
     let (polls_for, ledger) = (settings(config).micros_on(Plane::Stack), lease.ledger.clone());
     let host = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for).build()?;
-    lease::when_it_ends(connection, |end| {
+    lease::on_end(connection, |end| {
         match end {
         End::Interface => GONE.report(format_args!(
             "{}: the interface is gone: its connections cannot send or receive any more. New sockets, also on another \

@@ -286,7 +286,7 @@ pub unsafe fn recvmmsg(
                 (Some(error), Some(Live::Udp(udp)))
                     if !matches!(code(&error), libc::EAGAIN | libc::EINTR | ERESTARTSYS) =>
                 {
-                    udp.put_back_error(code(&error));
+                    udp.restore_error(code(&error));
                 }
                 (Some(error), Some(Live::Stream(stream))) => put_back(stream, &error),
                 _ => {}

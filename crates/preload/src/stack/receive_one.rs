@@ -146,7 +146,7 @@ fn receive_urgent(
 /// A call that returns data leaves an error to the next call, as in Linux.
 pub(super) fn put_back(stream: &TcpStream, error: &io::Error) {
     if !matches!(code(error), libc::EAGAIN | libc::EINTR | ERESTARTSYS) {
-        stream.put_back_error(code(error));
+        stream.restore_error(code(error));
     }
 }
 
@@ -164,7 +164,7 @@ fn peek_all(
     while len > 0
         && len < wanted
         && !stream.readiness().has(Events::READ_HANGUP | Events::ERROR)
-        && !signal::is_put_off()
+        && !signal::has_deferred_signal()
         && limit.is_none_or(|limit| begun.elapsed() < limit)
     {
         std::thread::sleep(Duration::from_micros(100));

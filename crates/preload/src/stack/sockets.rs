@@ -13,7 +13,7 @@ use crate::{
     report::Once,
 };
 use busypoll_policy::Protocol;
-use busypoll_stack::{PortTaken, TcpStream, inet::tcp::ListenOptions};
+use busypoll_stack::{SteeredPort, TcpStream, inet::tcp::ListenOptions};
 use libc::{c_int, sockaddr, socklen_t};
 use std::{
     io,
@@ -118,7 +118,7 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
     // SAFETY: the caller's contract.
     let (mut bound, mut exclusive) = unsafe { bind_exclusively(&file, fd, addr, len) };
     // An idle port reservation of ours may hold the port.
-    if bound != 0 && errno::get() == libc::EADDRINUSE && give_ports_back(&file) {
+    if bound != 0 && errno::get() == libc::EADDRINUSE && release_idle_ports(&file) {
         // SAFETY: the caller's contract.
         (bound, exclusive) = unsafe { bind_exclusively(&file, fd, addr, len) };
     }
@@ -140,11 +140,11 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
 }
 
 /// Releases the ports that are reserved for connections to come. False: there were none.
-fn give_ports_back(file: &File) -> bool {
+fn release_idle_ports(file: &File) -> bool {
     let _errno = errno::Saved::new();
     let is_tcp = file.protocol == Protocol::Tcp && !file.is_kernel_owned();
     let Some(_inside) = is_tcp.then(Inside::enter).flatten() else { return false };
-    host::existing().is_some_and(|host| host.give_ports_back())
+    host::existing().is_some_and(|host| host.release_idle_ports())
 }
 
 /// Binds the companion. Also returns whether no other socket has the port; with `SO_REUSEADDR` that is found out by
@@ -284,7 +284,7 @@ fn steer_port(file: &File, fd: c_int) {
         && let Some(host) = host::existing()
     {
         // If this fails, the activation fails as well and reports why.
-        let steered_port = PortTaken::before_listen(&host, &companion::<net::TcpListener>(fd));
+        let steered_port = SteeredPort::before_listen(&host, &companion::<net::TcpListener>(fd));
         *super::file::lock(&file.steered_port) = steered_port.ok();
     }
 }

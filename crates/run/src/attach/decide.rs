@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 
 use busypoll_linux::EpollParams;
-use busypoll_linux::polls::{self, Class, Facts, Kind, Obstacle, Queue, Way};
+use busypoll_linux::polls::{self, Class, Facts, Kind, Obstacle, Queue, WaitMethod};
 use busypoll_policy::{Names, Plane, Policy, Protocol, Settings};
 
 use super::inspect::{Epoll, Socket, Waits};
@@ -82,15 +82,20 @@ impl Context<'_> {
     }
 
     /// How the program waits for a socket.
-    fn way(&self, socket: &Socket) -> Way {
+    fn wait_method(&self, socket: &Socket) -> WaitMethod {
         let watcher = self.watcher(socket).filter(|_| socket.info.nonblocking);
         if let Some(fd) = watcher {
             // Its own parameters decide whether it polls.
-            return Way::Epoll { fd, polls: Some(false), through: self.outer(fd), spins: false };
+            return WaitMethod::Epoll {
+                fd,
+                polls: Some(false),
+                through: self.outer(fd),
+                spins: false,
+            };
         }
         match self.waits.poll.contains_key(&socket.fd) && !socket.info.listening {
-            true => Way::Poll,
-            false => Way::Receive,
+            true => WaitMethod::Poll,
+            false => WaitMethod::Receive,
         }
     }
 
@@ -100,12 +105,12 @@ impl Context<'_> {
             Ok(settings) => settings,
             Err(why) => return Decision::Leave(why),
         };
-        let way = self.way(socket);
-        if let (Way::Epoll { fd, .. }, true) = (way, socket.info.listening) {
+        let wait_method = self.wait_method(socket);
+        if let (WaitMethod::Epoll { fd, .. }, true) = (wait_method, socket.info.listening) {
             let why = format!("the connections it accepts are waited for in epoll {fd}");
             return Decision::Leave(why);
         }
-        match polls::of_waiting(&self.facts(socket, way)) {
+        match polls::of_waiting(&self.facts(socket, wait_method)) {
             // Only a certain obstacle leaves it unchanged: if the sysctl cannot be read, it may well poll.
             None | Some(Obstacle::HostUnseen) => {}
             Some(Obstacle::PollSilent) if settings.polls_for() == 0 => {}
@@ -123,8 +128,8 @@ impl Context<'_> {
 
     /// The settings of a socket on which busy polling can have an effect, or why it cannot.
     fn can_poll(&self, socket: &Socket) -> Result<Settings, String> {
-        let (class, loops) = (class(socket), loops(socket));
-        if let Some(obstacle) = polls::by_nature(class, loops) {
+        let (class, is_loopback) = (class(socket), is_loopback(socket));
+        if let Some(obstacle) = polls::kind_obstacle(class, is_loopback) {
             return Err(obstacle.to_string());
         }
         let settings = self.settings(socket).ok_or_else(|| Obstacle::LearnsNothing.to_string())?;
@@ -138,13 +143,13 @@ impl Context<'_> {
         Ok(settings)
     }
 
-    fn facts(&self, socket: &Socket, way: Way) -> Facts {
+    fn facts(&self, socket: &Socket, wait_method: WaitMethod) -> Facts {
         Facts {
             class: class(socket),
             option: socket.busy_poll > 0 || socket.prefer,
-            loops: loops(socket),
+            is_loopback: is_loopback(socket),
             queue: Queue::Unknown,
-            way,
+            wait_method,
             host_busy_poll: self.host_busy_poll,
         }
     }
@@ -159,7 +164,7 @@ impl Context<'_> {
             Some(_) if gone => Queue::Dead,
             Some(_) => Queue::Alive,
         };
-        let unseen = polls::of_waiting(&self.facts(socket, self.way(socket)));
+        let unseen = polls::of_waiting(&self.facts(socket, self.wait_method(socket)));
         let unseen = unseen.filter(|obstacle| *obstacle == Obstacle::HostUnseen);
         let all = unseen.into_iter().chain(polls::of_queue(class(socket), queue));
         all.map(|obstacle| obstacle.to_string()).collect()
@@ -214,12 +219,12 @@ fn protocol(socket: &Socket) -> Option<Protocol> {
 
 /// Whether it receives packets from a queue that can be polled. A listener receives none.
 pub(super) fn has_queue(socket: &Socket) -> bool {
-    !socket.info.listening && protocol(socket).is_some() && !loops(socket)
+    !socket.info.listening && protocol(socket).is_some() && !is_loopback(socket)
 }
 
 /// Whether its packets go over the loopback device.
-fn loops(socket: &Socket) -> bool {
-    polls::loops(socket.info.local, socket.info.peer)
+fn is_loopback(socket: &Socket) -> bool {
+    polls::is_loopback(socket.info.local, socket.info.peer)
 }
 
 fn class(socket: &Socket) -> Class {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use busypoll_linux::Error;
-use busypoll_linux::bpf::follow::{Follow, What};
+use busypoll_linux::bpf::follow::{EventKind, Follow};
 use busypoll_policy::{Policy, say};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -94,10 +94,10 @@ impl<'a> Following<'a> {
         let mut reported = false;
         let mut born = Vec::new();
         while let Some(event) = self.feed.as_mut().and_then(Follow::next_event) {
-            match event.what {
-                What::Forked { child } => born.push(child),
-                What::Opened { .. } | What::Executed => {}
-                What::Exited => continue,
+            match event.kind {
+                EventKind::Forked { child } => born.push(child),
+                EventKind::Opened { .. } | EventKind::Executed => {}
+                EventKind::Exited => continue,
             }
             reported = true;
         }

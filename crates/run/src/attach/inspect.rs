@@ -49,7 +49,7 @@ pub(super) fn socket(process: &Process, fd: RawFd) -> Result<Option<Socket>, Err
 
 /// Takes a descriptor if it is still of that kind, and for a socket still of that inode.
 pub(super) fn take(process: &Process, fd: RawFd, kind: Kind) -> Result<Option<OwnedFd>, Error> {
-    let taken = process.take(fd)?;
+    let taken = process.duplicate_fd(fd)?;
     Ok(taken.filter(|taken| process::kind_of_own(taken) == Some(kind)))
 }
 

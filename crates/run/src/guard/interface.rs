@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use busypoll_linux::link::Links;
 use busypoll_stack::firewall;
-use busypoll_stack::nic::xdp::{Error, Holding};
+use busypoll_stack::nic::xdp::{Attachment, Error};
 
 use super::link_watch::LinkWatch;
 
@@ -20,7 +20,7 @@ pub(super) struct Interface {
     bypass_firewall: bool,
     /// Its index, once it has been held; 0: unknown.
     index: u32,
-    held: Option<Holding>,
+    held: Option<Attachment>,
     link_watch: Option<LinkWatch>,
 }
 
@@ -39,12 +39,12 @@ impl Interface {
     }
 
     /// Takes the interface, unless it is held already.
-    pub(super) fn take(&mut self) -> Result<&Holding, Refusal> {
+    pub(super) fn take(&mut self) -> Result<&Attachment, Refusal> {
         let held = match self.held.take() {
             Some(held) => held,
             None => {
                 self.check_firewall()?;
-                let held = Holding::take(&self.device, true, RELEASE_TIMEOUT);
+                let held = Attachment::take(&self.device, true, RELEASE_TIMEOUT);
                 let held = held.map_err(Refusal::System)?;
                 let link = Links::open().and_then(|mut links| links.get(&self.device));
                 self.index = link.map_or(0, |link| link.ifindex);
@@ -56,7 +56,7 @@ impl Interface {
     }
 
     /// The interface, while it is held.
-    pub(super) fn held(&self) -> Option<&Holding> {
+    pub(super) fn held(&self) -> Option<&Attachment> {
         self.held.as_ref()
     }
 

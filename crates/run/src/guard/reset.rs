@@ -10,7 +10,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-use busypoll_stack::ledger::Listed;
+use busypoll_stack::ledger::LedgerEntry;
 use busypoll_stack::wire::{ipv4, ipv6, tcp};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::net::{bind, ipproto, sendto, socket_with};
@@ -19,13 +19,13 @@ const RST: u8 = 4;
 const ACK: u8 = 16;
 
 /// Resets each connection, over the interface with this index. Peers that cannot be reached are skipped.
-pub(super) fn all(lines: &[Listed], interface: u32) {
+pub(super) fn all(lines: &[LedgerEntry], interface: u32) {
     for line in lines {
         let _ = reset(line, interface);
     }
 }
 
-fn reset(line: &Listed, interface: u32) -> io::Result<()> {
+fn reset(line: &LedgerEntry, interface: u32) -> io::Result<()> {
     let (from, to) = (line.local.ip(), line.remote.ip());
     let family = if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;

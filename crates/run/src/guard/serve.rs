@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use busypoll_stack::IcmpSockets;
 use busypoll_stack::lease::{self, Request};
-use busypoll_stack::ledger::{self, Ledger, Listed};
+use busypoll_stack::ledger::{self, Ledger, LedgerEntry};
 use busypoll_stack::nic::xdp::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
@@ -74,7 +74,7 @@ struct Watched {
     /// accept failed for lack of descriptors, so polling the listener is of no use.
     accept_failed: bool,
     /// Connections whose resets are to be repeated.
-    repeat: Option<(Instant, Vec<Listed>)>,
+    repeat: Option<(Instant, Vec<LedgerEntry>)>,
 }
 
 impl Guard {
@@ -88,7 +88,7 @@ impl Guard {
             self.check_owner(&mut watched);
             self.repeat_resets(&mut watched);
             if let Some(held) = self.interface.held() {
-                held.dismiss_askers();
+                held.close_queries();
             }
             self.handle_connections(&mut watched);
             let idle = watched.owner.is_none() && watched.repeat.is_none();
@@ -149,7 +149,7 @@ impl Guard {
             }
         }
         for pending in std::mem::take(&mut watched.waiting) {
-            match lease::asked(&pending.connection) {
+            match lease::receive_request(&pending.connection) {
                 Ok(Some(request)) => self.answer(pending.connection, &request, &mut watched.owner),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && pending.until > now => {
                     watched.waiting.push(pending);
@@ -177,7 +177,7 @@ impl Guard {
         }
         match &watched.owner {
             // An owner that has gone is handled next.
-            Some(owner) => drop(lease::tell_it_ended(&owner.connection)),
+            Some(owner) => drop(lease::send_interface_gone(&owner.connection)),
             None => self.interface.release(),
         }
     }
@@ -193,7 +193,7 @@ impl Guard {
         // The interface first: the kernel must get the peers' answers.
         self.interface.release();
         let mut lines = owner.ledger.list();
-        lines.retain(Listed::is_live);
+        lines.retain(LedgerEntry::is_live);
         reset::all(&lines, self.interface.index());
         watched.owner = None;
         watched.repeat =

@@ -4,10 +4,10 @@
 //! other interfaces). One thread waits for all companions, for changes of the kernel's tables and for its ICMP errors.
 
 use super::{
-    companion_listener::BesideEndpoint,
+    companion_listener::CompanionEndpoint,
     groups::RECHECK,
     kernel_connections::KernelConnections,
-    port_reservation::{Hold, HoldOptions, ReservedPorts, TCP},
+    port_reservation::{PortReservation, ReservationOptions, ReservedPorts, TCP},
     sockets::{IcmpSockets, bind, disconnect, enable_pktinfo, receive, set_option},
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         BindOptions, Datagram, Inet, Interface, PathOptions, UdpEndpoint,
         kernel::{KernelView, Received, recv_with_destination},
     },
-    napi::{Driver, Pass},
+    napi::{Pass, PolledBy},
     nic::{Nic, Steering},
     sync::lock,
     sys,
@@ -61,7 +61,7 @@ pub(super) struct State {
     icmpv6: Option<OwnedFd>,
     pub(super) companions: Mutex<HashMap<u64, Entry>>,
     /// Kernel listeners that are companions of ours.
-    pub(super) listeners: Mutex<HashMap<u64, Arc<dyn BesideEndpoint>>>,
+    pub(super) listeners: Mutex<HashMap<u64, Arc<dyn CompanionEndpoint>>>,
     /// The steered TCP ports.
     ports: Mutex<HashMap<u64, Steered>>,
     /// Reads the kernel's connections.
@@ -121,14 +121,14 @@ impl Steered {
 }
 
 /// The thread and the descriptors it waits for. Dropping it ends the thread.
-pub(crate) struct Service {
+pub(crate) struct CompanionService {
     state: Arc<State>,
     thread: Option<Thread>,
 }
 
 /// The kernel socket beside one of ours. Dropping it frees the port.
 #[derive(Debug)]
-pub(crate) struct Shadow {
+pub(crate) struct Companion {
     pub(super) id: u64,
     pub(super) socket: Arc<KernelSocket>,
     only_v6: bool,
@@ -151,12 +151,12 @@ const FIRST_COMPANION: u64 = 1 << 32;
 /// the rest again.
 const BATCH: u32 = 64;
 
-impl Service {
+impl CompanionService {
     pub(super) fn start(
         inet: Arc<Inet>,
         shared: Vec<Shared>,
         icmp: IcmpSockets,
-    ) -> io::Result<Service> {
+    ) -> io::Result<CompanionService> {
         let epoll = sys::epoll()?;
         let wake = sys::eventfd()?;
         let IcmpSockets { v4: icmp, v6: icmpv6 } = icmp;
@@ -190,7 +190,7 @@ impl Service {
         });
         let for_thread = state.clone();
         let thread = serve("busypoll/kernel", move || for_thread.serve())?;
-        Ok(Service { state, thread: Some(thread) })
+        Ok(CompanionService { state, thread: Some(thread) })
     }
 
     /// Makes the bound kernel socket `kernel` the companion of a socket of ours. Datagrams it has already received are
@@ -201,7 +201,7 @@ impl Service {
         kernel: KernelSocket,
         only_v6: bool,
         endpoint: Arc<dyn UdpEndpoint>,
-    ) -> io::Result<Option<Shadow>> {
+    ) -> io::Result<Option<Companion>> {
         if !self.state.is_kernel_address(kernel.local_addr()?) {
             return Ok(None);
         }
@@ -214,14 +214,14 @@ impl Service {
         socket: Arc<KernelSocket>,
         only_v6: bool,
         endpoint: Arc<dyn UdpEndpoint>,
-    ) -> io::Result<Shadow> {
+    ) -> io::Result<Companion> {
         let state = &self.state;
         let id = state.next.fetch_add(1, Ordering::Relaxed);
         let port = socket.local_addr()?.port();
         let entry =
             Entry { socket: socket.clone(), endpoint, port, groups: Vec::new(), steered: None };
         lock(&state.companions).insert(id, entry);
-        let companion = Shadow { id, socket, only_v6, state: state.clone() };
+        let companion = Companion { id, socket, only_v6, state: state.clone() };
         listen(&state.epoll, companion.socket.as_fd(), id)?;
         Ok(companion)
     }
@@ -233,7 +233,7 @@ impl Service {
         local: SocketAddr,
         options: BindOptions,
         endpoint: Arc<dyn UdpEndpoint>,
-    ) -> io::Result<Option<(SocketAddr, Shadow)>> {
+    ) -> io::Result<Option<(SocketAddr, Companion)>> {
         if self.state.inet.is_own(local.ip()) {
             return Ok(None);
         }
@@ -246,18 +246,18 @@ impl Service {
         &self.state
     }
 
-    /// Reserves a TCP port in the kernel, see [`Hold::named`].
+    /// Reserves a TCP port in the kernel, see [`PortReservation::named`].
     pub(crate) fn hold(
         &self,
         local: SocketAddr,
-        options: HoldOptions,
-    ) -> io::Result<Option<Arc<Hold>>> {
-        Hold::named(&self.state, local, options)
+        options: ReservationOptions,
+    ) -> io::Result<Option<Arc<PortReservation>>> {
+        PortReservation::named(&self.state, local, options)
     }
 
     /// Checks that the kernel has a route to `remote`; the error is the kernel's.
     #[cold]
-    pub(crate) fn knows_way(&self, remote: SocketAddr) -> io::Result<()> {
+    pub(crate) fn check_route(&self, remote: SocketAddr) -> io::Result<()> {
         let any: SocketAddr = match remote {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -266,8 +266,8 @@ impl Service {
     }
 
     /// Hands a connection of ours over to the kernel.
-    pub(crate) fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        self.state.leave(local, remote)
+    pub(crate) fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        self.state.exclude(local, remote)
     }
 
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
@@ -275,17 +275,17 @@ impl Service {
     }
 
     /// Releases the idle ports; false: there are none.
-    pub(super) fn give_ports_back(&self) -> bool {
+    pub(super) fn release_idle_ports(&self) -> bool {
         self.state.reserved.release_idle(&self.state)
     }
 
-    /// Reserves any TCP port in the kernel, for a connection, see [`Hold::ephemeral`].
-    pub(crate) fn hold_any(&self, like: SocketAddr) -> io::Result<Hold> {
-        Hold::ephemeral(&self.state, like)
+    /// Reserves any TCP port in the kernel, for a connection, see [`PortReservation::ephemeral`].
+    pub(crate) fn reserve_ephemeral(&self, like: SocketAddr) -> io::Result<PortReservation> {
+        PortReservation::ephemeral(&self.state, like)
     }
 }
 
-impl Drop for Service {
+impl Drop for CompanionService {
     fn drop(&mut self) {
         self.state.stop.store(true, Ordering::Release);
         self.state.wake();
@@ -295,7 +295,7 @@ impl Drop for Service {
     }
 }
 
-impl Shadow {
+impl Companion {
     /// From now on packets for `local` come over our queues.
     pub(crate) fn steer(&self, local: SocketAddr) -> io::Result<()> {
         let mut companions = lock(&self.state.companions);
@@ -352,7 +352,7 @@ impl Shadow {
     }
 }
 
-impl Drop for Shadow {
+impl Drop for Companion {
     fn drop(&mut self) {
         let entry = lock(&self.state.companions).remove(&self.id);
         // Other descriptors may keep the socket open, and epoll would report it for ever. It is registered, so this
@@ -449,13 +449,13 @@ impl State {
         let found = lock(&self.kernel_connections).connections(port);
         for (local, remote) in found.unwrap_or_default() {
             self.steering_of(local.ip()).for_each(|steering| {
-                let _ = steering.leave(local, remote);
+                let _ = steering.exclude(local, remote);
             });
         }
     }
 
     /// Hands one connection over to the kernel. Now and then, prunes entries of connections that have ended.
-    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+    fn exclude(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         if self.handed_over.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1
             && let Ok(live) = lock(&self.kernel_connections).connections(local.port())
         {
@@ -534,7 +534,7 @@ impl State {
                 self.update_group_steering();
             }
             for event in &events[..usize::try_from(ready).unwrap_or(0)] {
-                let mut pass = Pass::new(None, time::now(), Driver::Kernel);
+                let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
                 let token = event.u64;
                 match token {
                     WAKE => sys::drain(self.wake.as_raw_fd()),

@@ -1,7 +1,7 @@
 //! A kernel socket that listens at the port of one of our listeners. Clients over loopback, or over an interface that
 //! is not shared, connect to it. The host's kernel thread notifies our listener of their connections.
 
-use super::{companion::Service, port_reservation::Hold};
+use super::{companion::CompanionService, port_reservation::PortReservation};
 use crate::{napi::Pass, sync::lock, sys};
 use std::{
     fmt, io,
@@ -13,64 +13,64 @@ use std::{
 use super::companion::State;
 
 /// Our listener, as the companion notifies it.
-pub(crate) trait BesideEndpoint: Send + Sync {
+pub(crate) trait CompanionEndpoint: Send + Sync {
     /// The companion has a new connection.
     fn readable(&self, pass: &mut Pass<'_>);
 }
 
 /// The kernel socket. Dropping this closes our descriptor only; the application may have others.
-pub(crate) struct Beside {
+pub(crate) struct CompanionListener {
     id: u64,
     socket: KernelListener,
     state: Arc<State>,
 }
 
-impl fmt::Debug for Beside {
+impl fmt::Debug for CompanionListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.socket.fmt(f)
     }
 }
 
-impl Service {
+impl CompanionService {
     /// Notifies `endpoint` of every connection that comes to `socket`.
-    pub(crate) fn beside(
+    pub(crate) fn add_listener(
         &self,
         socket: KernelListener,
-        endpoint: Arc<dyn BesideEndpoint>,
-    ) -> io::Result<Beside> {
+        endpoint: Arc<dyn CompanionEndpoint>,
+    ) -> io::Result<CompanionListener> {
         let state = self.state().clone();
         let id = state.next.fetch_add(1, Ordering::Relaxed);
         lock(&state.listeners).insert(id, endpoint);
-        let beside = Beside { id, socket, state };
+        let listener = CompanionListener { id, socket, state };
         // Edge-triggered: our listener accepts until no connection is left.
         let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
-        let (epoll, fd) = (beside.state.epoll.as_raw_fd(), beside.socket.as_raw_fd());
+        let (epoll, fd) = (listener.state.epoll.as_raw_fd(), listener.socket.as_raw_fd());
         sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, events, id)?;
-        Ok(beside)
+        Ok(listener)
     }
 
-    /// The steering of a port that a kernel socket is bound to already, see [`Hold::adopt`].
-    pub(crate) fn adopt_hold(
+    /// The steering of a port that a kernel socket is bound to already, see [`PortReservation::adopt`].
+    pub(crate) fn adopt_port(
         &self,
         local: SocketAddr,
         only_v6: bool,
         fresh: bool,
-    ) -> io::Result<Option<Hold>> {
-        Hold::adopt(self.state(), local, only_v6, fresh)
+    ) -> io::Result<Option<PortReservation>> {
+        PortReservation::adopt(self.state(), local, only_v6, fresh)
     }
 
-    /// A reservation with `socket`, which is bound to `local`, see [`Hold::for_connect`].
-    pub(crate) fn hold_to_connect(
+    /// A reservation with `socket`, which is bound to `local`, see [`PortReservation::for_connect`].
+    pub(crate) fn reserve_to_connect(
         &self,
         local: SocketAddr,
         only_v6: bool,
         socket: OwnedFd,
-    ) -> Option<Hold> {
-        Hold::for_connect(self.state(), local, only_v6, socket)
+    ) -> Option<PortReservation> {
+        PortReservation::for_connect(self.state(), local, only_v6, socket)
     }
 }
 
-impl Beside {
+impl CompanionListener {
     /// The next connection; `None` if there is none. Called by one thread at a time.
     ///
     /// Another process may take the connection first, and then this call must not block. O_NONBLOCK is shared by all
@@ -98,7 +98,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for CompanionListener {
     fn drop(&mut self) {
         lock(&self.state.listeners).remove(&self.id);
         let (epoll, fd) = (self.state.epoll.as_raw_fd(), self.socket.as_raw_fd());

@@ -4,7 +4,7 @@
 
 use crate::{
     nic::xdp::netlink::{Attributes, Message, Request, Socket, u32_at},
-    say::say,
+    stderr,
 };
 use std::{collections::HashSet, fmt, fs, io, sync::Once};
 
@@ -42,7 +42,7 @@ impl Rules {
     pub fn report(&self, interface: &str) {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
-            say(format_args!(
+            stderr::print(format_args!(
                 "{interface}: firewall rules are in force here ({self}); packets for accelerated sockets \
                  skip them"
             ));

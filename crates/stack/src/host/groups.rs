@@ -2,7 +2,7 @@
 //! only while no other program's socket could receive them, because the kernel does not see steered packets.
 
 use super::{
-    companion::{Entry, Shadow, Shared, State},
+    companion::{Companion, Entry, Shared, State},
     sockets::set_option,
 };
 use crate::sync::lock;
@@ -17,7 +17,7 @@ use std::{
 /// How often the sockets of other programs are checked.
 pub(super) const RECHECK: Duration = Duration::from_secs(1);
 
-impl Shadow {
+impl Companion {
     /// Joins or leaves a group on the interface with the index `interface`.
     pub(crate) fn change_group(&self, group: IpAddr, interface: u32, join: bool) -> io::Result<()> {
         match group {

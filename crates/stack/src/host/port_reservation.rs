@@ -38,20 +38,20 @@ const IDLE_SHARE: usize = 16;
 
 /// Socket options for bind(2).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HoldOptions {
+pub(crate) struct ReservationOptions {
     pub(crate) reuse_address: bool,
     pub(crate) reuse_port: bool,
     pub(crate) only_v6: bool,
 }
 
 /// A reserved port. Dropping it releases the port.
-pub(crate) struct Hold {
+pub(crate) struct PortReservation {
     port: Option<Port>,
     /// The port is not kept idle, because its connection was handed over to the kernel.
     handed_over: AtomicBool,
     state: Arc<State>,
     /// The reservation of the socket that this connection belongs to.
-    _of: Option<Arc<Hold>>,
+    _of: Option<Arc<PortReservation>>,
 }
 
 /// The parts of a reservation.
@@ -73,7 +73,7 @@ pub(super) struct ReservedPorts {
     /// The ports requested by number, or chosen for an unconnected socket. A second request for a reserved port shares
     /// the reservation; inet decides whether it may. So a server can restart while connections of its earlier run are
     /// in TIME_WAIT.
-    named: Mutex<HashMap<SocketAddr, Weak<Hold>>>,
+    named: Mutex<HashMap<SocketAddr, Weak<PortReservation>>>,
     /// Idle ports, by family.
     idle: [Mutex<VecDeque<Port>>; 2],
     /// How many ports stay idle before the oldest is reused.
@@ -87,7 +87,7 @@ impl Default for ReservedPorts {
     }
 }
 
-impl std::fmt::Debug for Hold {
+impl std::fmt::Debug for PortReservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.port)
     }
@@ -110,7 +110,7 @@ impl ReservedPorts {
     }
 }
 
-impl Hold {
+impl PortReservation {
     /// Reserves `local`; port 0: the kernel chooses. `None` if it is not an address of the kernel.
     ///
     /// # Errors
@@ -118,8 +118,8 @@ impl Hold {
     pub(super) fn named(
         state: &Arc<State>,
         local: SocketAddr,
-        options: HoldOptions,
-    ) -> io::Result<Option<Arc<Hold>>> {
+        options: ReservationOptions,
+    ) -> io::Result<Option<Arc<PortReservation>>> {
         if !state.is_kernel_address(local) {
             return Ok(None);
         }
@@ -133,7 +133,7 @@ impl Hold {
                     thread::yield_now();
                 }
                 None => {
-                    let hold = Arc::new(Hold::new(state, local, options, false)?);
+                    let hold = Arc::new(PortReservation::new(state, local, options, false)?);
                     named.extend(hold.local().map(|local| (local, Arc::downgrade(&hold))));
                     return Ok(Some(hold));
                 }
@@ -144,18 +144,18 @@ impl Hold {
     fn new(
         state: &Arc<State>,
         local: SocketAddr,
-        options: HoldOptions,
+        options: ReservationOptions,
         ephemeral: bool,
-    ) -> io::Result<Hold> {
+    ) -> io::Result<PortReservation> {
         let (socket, local) = bind(local, options)?;
         let steered = Some(state.add(Steered::new(TCP, local, options.only_v6))?);
         let port =
             Port { _socket: Some(socket), local, ephemeral, only_v6: options.only_v6, steered };
-        Ok(Hold::of(port, state))
+        Ok(PortReservation::of(port, state))
     }
 
-    fn of(port: Port, state: &Arc<State>) -> Hold {
-        Hold {
+    fn of(port: Port, state: &Arc<State>) -> PortReservation {
+        PortReservation {
             port: Some(port),
             handed_over: AtomicBool::new(false),
             state: state.clone(),
@@ -173,7 +173,7 @@ impl Hold {
         local: SocketAddr,
         only_v6: bool,
         fresh: bool,
-    ) -> io::Result<Option<Hold>> {
+    ) -> io::Result<Option<PortReservation>> {
         if !state.is_kernel_address(local) {
             return Ok(None);
         }
@@ -186,7 +186,7 @@ impl Hold {
             state.exclude_existing(local.port());
         }
         let port = Port { _socket: None, local, ephemeral: false, only_v6, steered };
-        Ok(Some(Hold::of(port, state)))
+        Ok(Some(PortReservation::of(port, state)))
     }
 
     /// Takes a kernel socket that the application has bound, to connect from its port; `None` if it is not an address
@@ -196,16 +196,19 @@ impl Hold {
         local: SocketAddr,
         only_v6: bool,
         socket: OwnedFd,
-    ) -> Option<Hold> {
+    ) -> Option<PortReservation> {
         let port = Port { _socket: Some(socket), local, ephemeral: false, only_v6, steered: None };
-        state.is_kernel_address(local).then(|| Hold::of(port, state))
+        state.is_kernel_address(local).then(|| PortReservation::of(port, state))
     }
 
     /// The reservation for a connection to `remote`: this one if the whole port is steered, else a new one.
     ///
     /// # Errors
     /// EADDRNOTAVAIL if the kernel has that connection; a full steering map.
-    pub(crate) fn connected(self: &Arc<Hold>, remote: SocketAddr) -> io::Result<Arc<Hold>> {
+    pub(crate) fn connected(
+        self: &Arc<PortReservation>,
+        remote: SocketAddr,
+    ) -> io::Result<Arc<PortReservation>> {
         let Some(Port { local, only_v6, steered: None, .. }) = self.port else {
             return Ok(self.clone());
         };
@@ -215,7 +218,12 @@ impl Hold {
         let steered = Some(self.state.add(Steered::from(local, only_v6, vec![remote]))?);
         let port = Port { _socket: None, local, ephemeral: false, only_v6, steered };
         let (state, _of) = (self.state.clone(), Some(self.clone()));
-        Ok(Arc::new(Hold { port: Some(port), handed_over: AtomicBool::new(false), state, _of }))
+        Ok(Arc::new(PortReservation {
+            port: Some(port),
+            handed_over: AtomicBool::new(false),
+            state,
+            _of,
+        }))
     }
 
     /// The listener has closed, and its connections to `remotes` go on: if the kernel socket is the application's, only
@@ -231,18 +239,18 @@ impl Hold {
     ///
     /// # Errors
     /// EADDRNOTAVAIL if there is none left; no descriptor left; a full steering map.
-    pub(super) fn ephemeral(state: &Arc<State>, like: SocketAddr) -> io::Result<Hold> {
+    pub(super) fn ephemeral(state: &Arc<State>, like: SocketAddr) -> io::Result<PortReservation> {
         let idle = state.reserved.idle(like);
         let take_idle = |least| {
             let mut idle = lock(idle);
             if idle.len() > least { idle.pop_front() } else { None }
         };
-        let again = |port| Hold::of(port, state);
+        let again = |port| PortReservation::of(port, state);
         if let Some(port) = take_idle(state.reserved.min_idle) {
             return Ok(again(port));
         }
-        let options = HoldOptions { only_v6: true, ..HoldOptions::default() };
-        match Hold::new(state, like, options, true) {
+        let options = ReservationOptions { only_v6: true, ..ReservationOptions::default() };
+        match PortReservation::new(state, like, options, true) {
             Ok(hold) => Ok(hold),
             // Better a port that has not been idle for long than none.
             Err(error) => take_idle(0).map(again).ok_or_else(|| match error.raw_os_error() {
@@ -253,7 +261,7 @@ impl Hold {
     }
 
     /// Its connection was handed over to the kernel, and so was the port.
-    pub(crate) fn leave_to_kernel(&self) {
+    pub(crate) fn mark_handed_over(&self) {
         self.handed_over.store(true, Ordering::Relaxed);
     }
 
@@ -263,7 +271,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for PortReservation {
     fn drop(&mut self) {
         let Some(port) = self.port.take() else { return };
         if port.ephemeral && !*self.handed_over.get_mut() {
@@ -284,7 +292,7 @@ impl Drop for Hold {
 }
 
 /// A kernel socket bound to `local`, and the address it got.
-fn bind(local: SocketAddr, options: HoldOptions) -> io::Result<(OwnedFd, SocketAddr)> {
+fn bind(local: SocketAddr, options: ReservationOptions) -> io::Result<(OwnedFd, SocketAddr)> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     // SAFETY: a plain system call.

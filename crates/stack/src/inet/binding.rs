@@ -201,7 +201,7 @@ impl Binding {
     }
 
     /// Whether `address` is IPv4 and the socket is `IPV6_V6ONLY` (RFC 3493 section 5.3).
-    pub(crate) fn is_beyond(&self, address: SocketAddr) -> bool {
+    pub(crate) fn is_ipv4_but_v6only(&self, address: SocketAddr) -> bool {
         self.bound.is_ipv6() && self.options.only_v6 && unmapped(address).is_ipv4()
     }
 
@@ -210,7 +210,9 @@ impl Binding {
         match (self.bound, address) {
             (IpAddr::V4(_), SocketAddr::V6(_)) => Err(SendError::Family.into()),
             (IpAddr::V4(_), v4) => Ok(v4),
-            (IpAddr::V6(_), address) if self.is_beyond(address) => Err(SendError::NoRoute.into()),
+            (IpAddr::V6(_), address) if self.is_ipv4_but_v6only(address) => {
+                Err(SendError::NoRoute.into())
+            }
             (IpAddr::V6(_), address) => Ok(mapped(address)),
         }
     }

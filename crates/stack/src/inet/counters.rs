@@ -273,7 +273,7 @@ impl Counters {
     }
 
     #[cold]
-    pub(super) fn one_less(&self, count: Count) {
+    pub(super) fn decrement(&self, count: Count) {
         self.0[count as usize].fetch_sub(1, Ordering::Relaxed);
     }
 

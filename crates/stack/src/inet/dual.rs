@@ -49,8 +49,8 @@ impl UdpEndpoint for Mapped {
         self.0.datagram(&Datagram { from, to, ..*datagram }, pass)
     }
 
-    fn hears(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
-        self.0.hears(group, interface, source)
+    fn accepts_group(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
+        self.0.accepts_group(group, interface, source)
     }
 
     fn error(&self, error: SocketError, remote: SocketAddr, pass: &mut Pass) {

@@ -208,7 +208,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Reader<'_, K, V, S> {
     }
 
     /// Calls `see` with every entry and its key. Concurrent changes may be seen or not.
-    pub(crate) fn each(&self, mut see: impl FnMut(&K, &V)) {
+    pub(crate) fn for_each(&self, mut see: impl FnMut(&K, &V)) {
         for shard in &self.table.shards {
             // SAFETY: as in `get`.
             let Some(array) = (unsafe { shard.array.load(Ordering::Acquire).as_ref() }) else {

@@ -15,7 +15,7 @@
 //! ```
 //! use busypoll_stack::{
 //!     inet::{Addressing, BindOptions, Datagram, Inet, PathOptions, SocketError, UdpEndpoint},
-//!     napi::{Driver, Pass},
+//!     napi::{PolledBy, Pass},
 //!     nic::{Nic, cable},
 //!     time::Instant,
 //! };
@@ -46,7 +46,7 @@
 //! let at = "10.0.0.2:7".parse().unwrap();
 //! let _binding = hosts[1].0.udp_bind(at, BindOptions::default(), mailbox.clone())?;
 //!
-//! let mut pass = Pass::new(None, Instant::ZERO, Driver::Interrupt);
+//! let mut pass = Pass::new(None, Instant::ZERO, PolledBy::Interrupt);
 //! let (from, to) = ("0.0.0.0:4000".parse().unwrap(), "10.0.0.2:7".parse().unwrap());
 //! let path = hosts[0].0.path(from, to, 0, PathOptions::default(), pass.now)?;
 //! hosts[0].0.udp_send(&path, &b"hello"[..], &mut pass)?;
@@ -72,7 +72,6 @@ use std::{
 };
 
 mod arp;
-mod back;
 mod binding;
 mod cidr;
 mod counters;
@@ -101,6 +100,7 @@ mod ports;
 mod random;
 mod rcu;
 mod reassembly;
+mod reply_path;
 mod route;
 mod segments;
 pub mod tcp;
@@ -116,7 +116,7 @@ pub use error::{SendError, SocketError};
 pub use iface::{Addressing, Hop, Interface, KernelTables};
 pub use neighbour::NEIGHBOURS;
 pub use neighbour_queue::QUEUED_PER_NEIGHBOUR;
-pub use path::{Discover, Path, PathOptions};
+pub use path::{Path, PathOptions, PmtuDiscover};
 pub use payload::Payload;
 pub use ports::EPHEMERAL;
 pub use udp::{Datagram, MAX_PAYLOAD, UdpEndpoint};
@@ -215,7 +215,7 @@ impl Inet {
     }
 
     /// Lists connections and listeners in `ledger` from now on. Only the first call has an effect.
-    pub fn keep_ledger(&self, ledger: Arc<Ledger>) {
+    pub fn set_ledger(&self, ledger: Arc<Ledger>) {
         let _ = self.ledger.set(ledger);
     }
 

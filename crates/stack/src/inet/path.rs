@@ -9,7 +9,7 @@ use super::{
     input::Arrival,
     neighbour::Version,
     route::{NextHop, RouteResult},
-    template::{Room, Template},
+    template::{Template, TransportBuf},
 };
 use crate::{
     napi::NapiId,
@@ -26,7 +26,7 @@ pub struct PathOptions {
     /// `SO_BROADCAST`: sending to a broadcast address is allowed.
     pub broadcast: bool,
     /// `IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`.
-    pub discover: Discover,
+    pub discover: PmtuDiscover,
     /// `IP_TTL`, `IPV6_UNICAST_HOPS`.
     pub ttl: u8,
     /// `IP_TOS`, `IPV6_TCLASS`.
@@ -35,32 +35,37 @@ pub struct PathOptions {
 
 impl Default for PathOptions {
     fn default() -> PathOptions {
-        PathOptions { broadcast: false, discover: Discover::WANT, ttl: ipv4::DEFAULT_TTL, tos: 0 }
+        PathOptions {
+            broadcast: false,
+            discover: PmtuDiscover::WANT,
+            ttl: ipv4::DEFAULT_TTL,
+            tos: 0,
+        }
     }
 }
 
 /// Path MTU discovery of a socket: what happens to datagrams above the MTU. The numbers are those of `IP_PMTUDISC_*`
 /// (ip(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Discover(u8);
+pub struct PmtuDiscover(u8);
 
-impl Discover {
+impl PmtuDiscover {
     /// Datagrams above the path MTU are fragmented here, and routers may fragment all of them.
-    pub const DONT: Discover = Discover(0);
+    pub const DONT: PmtuDiscover = PmtuDiscover(0);
     /// Datagrams above the path MTU are fragmented here; routers must not fragment.
-    pub const WANT: Discover = Discover(1);
+    pub const WANT: PmtuDiscover = PmtuDiscover(1);
     /// Datagrams above the path MTU are refused.
-    pub const DO: Discover = Discover(2);
+    pub const DO: PmtuDiscover = PmtuDiscover(2);
     /// Datagrams above the interface's MTU are refused; the path MTU is ignored.
-    pub const PROBE: Discover = Discover(3);
+    pub const PROBE: PmtuDiscover = PmtuDiscover(3);
     /// As `PROBE`, and routers may fragment.
-    pub const INTERFACE: Discover = Discover(4);
+    pub const INTERFACE: PmtuDiscover = PmtuDiscover(4);
     /// Datagrams above the interface's MTU are fragmented here, and routers may fragment; the path MTU is ignored.
-    pub const OMIT: Discover = Discover(5);
+    pub const OMIT: PmtuDiscover = PmtuDiscover(5);
 
     /// From the socket option's value.
-    pub fn new(number: u8) -> Option<Discover> {
-        (number <= Discover::OMIT.0).then_some(Discover(number))
+    pub fn new(number: u8) -> Option<PmtuDiscover> {
+        (number <= PmtuDiscover::OMIT.0).then_some(PmtuDiscover(number))
     }
 
     /// The socket option's value.
@@ -70,27 +75,27 @@ impl Discover {
 
     /// Whether a datagram above the MTU is sent in fragments (`ip_sk_ignore_df`).
     pub(super) fn fragments(self) -> bool {
-        matches!(self, Discover::DONT | Discover::WANT | Discover::OMIT)
+        matches!(self, PmtuDiscover::DONT | PmtuDiscover::WANT | PmtuDiscover::OMIT)
     }
 
     /// Whether only the interface's MTU counts (`ip_sk_use_pmtu`).
     fn ignores_path_mtu(self) -> bool {
-        matches!(self, Discover::PROBE | Discover::INTERFACE | Discover::OMIT)
+        matches!(self, PmtuDiscover::PROBE | PmtuDiscover::INTERFACE | PmtuDiscover::OMIT)
     }
 
     /// Whether routers must not fragment (`ip_dont_fragment`). With a locked MTU they may: the path needs smaller
     /// packets than this host sends (RFC 1191 section 3).
     fn dont_fragment(self, mtu_locked: bool) -> bool {
         match self {
-            Discover::DO | Discover::PROBE => true,
-            Discover::WANT => !mtu_locked,
+            PmtuDiscover::DO | PmtuDiscover::PROBE => true,
+            PmtuDiscover::WANT => !mtu_locked,
             _ => false,
         }
     }
 
     /// Whether a connected socket gets EMSGSIZE when a datagram was above the path MTU (`__udp4_lib_err`).
-    pub fn is_told(self) -> bool {
-        self != Discover::DONT
+    pub fn reports_too_big(self) -> bool {
+        self != PmtuDiscover::DONT
     }
 }
 
@@ -282,7 +287,7 @@ impl Path {
             iface: None,
             queue: 0,
             next_hop,
-            mtu: template.ip_len() + template.most(),
+            mtu: template.ip_len() + template.max_transport_len(),
             options,
             template_max: 0,
             partial: false,
@@ -296,7 +301,7 @@ impl Path {
 
     fn set_neighbour(&mut self, to: MacAddr, from: MacAddr) {
         self.template.set_link_header(to, from);
-        self.template_max = self.most();
+        self.template_max = self.max_transport_len();
     }
 
     /// Sends on the queue beside the one a packet arrived on, if both are on the same interface.
@@ -347,13 +352,13 @@ impl Path {
     }
 
     /// The most bytes of transport header and data in one packet.
-    pub(super) fn most(&self) -> usize {
-        self.mtu.saturating_sub(self.template.ip_len()).min(self.template.most())
+    pub(super) fn max_transport_len(&self) -> usize {
+        self.mtu.saturating_sub(self.template.ip_len()).min(self.template.max_transport_len())
     }
 
     /// The most bytes of data in a datagram, fragmented or not.
     pub(super) fn largest_datagram(&self) -> usize {
-        self.template.most() - udp::HEADER_LEN
+        self.template.max_transport_len() - udp::HEADER_LEN
     }
 
     /// The interface, if the template can send a packet with `len` bytes after its IP header.
@@ -398,7 +403,7 @@ impl Path {
         tx: &mut dyn TxQueue,
         len: usize,
         ecn: u8,
-        fill: &mut impl FnMut(Room<'_>),
+        fill: &mut impl FnMut(TransportBuf<'_>),
     ) -> Result<(), RingFull> {
         push(tx, self.template.before_transport() + len, self.partial, &mut |frame| {
             self.template.write_segment(frame, ecn, self.partial, &mut *fill);
@@ -413,7 +418,12 @@ impl Path {
     }
 
     /// Builds the IP packet of a segment of `len` bytes.
-    pub(super) fn segment(&self, len: usize, ecn: u8, fill: impl FnOnce(Room<'_>)) -> Vec<u8> {
+    pub(super) fn segment(
+        &self,
+        len: usize,
+        ecn: u8,
+        fill: impl FnOnce(TransportBuf<'_>),
+    ) -> Vec<u8> {
         self.packet(len, |frame| self.template.write_segment(frame, ecn, false, fill))
     }
 

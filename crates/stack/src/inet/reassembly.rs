@@ -10,8 +10,8 @@ use super::{
     neighbour::earlier,
 };
 use crate::{
+    memory_pressure::{self, Level},
     napi::Pass,
-    scarce::{self, Level},
     sync::{Mutex, lock},
     time::Instant,
     wire::{
@@ -78,7 +78,7 @@ enum Head<B> {
         /// The bytes before the fragment header.
         before: B,
         /// The offset in `before` of the next header field that names the fragment header, and its new value.
-        named_at: usize,
+        next_header_at: usize,
         next: Protocol,
     },
 }
@@ -97,11 +97,11 @@ impl<'a> Frag<'a> {
     }
 
     pub(super) fn v6(packet: &ipv6::Packet<&'a [u8]>, fragment: &Fragment<'a>) -> Frag<'a> {
-        let &Fragment { ident, offset, more, next, named_at, header_at, data } = fragment;
+        let &Fragment { ident, offset, more, next, next_header_at, header_at, data } = fragment;
         let before = packet.bytes().get(..header_at).unwrap_or_default();
         let (src, dst) = (packet.src().into(), packet.dst().into());
         let key = Key { src, dst, ident, protocol: 0 };
-        let (ecn, head) = (packet.ecn(), Head::V6 { before, named_at, next });
+        let (ecn, head) = (packet.ecn(), Head::V6 { before, next_header_at, next });
         Frag { key, offset, more, ecn, data, head }
     }
 }
@@ -259,9 +259,9 @@ impl FragQueue {
         if start == 0 {
             self.head = Some(match frag.head {
                 Head::V4 { tos, ttl } => Head::V4 { tos, ttl },
-                Head::V6 { before, named_at, next } => {
+                Head::V6 { before, next_header_at, next } => {
                     self.cost += before.len();
-                    Head::V6 { before: before.into(), named_at, next }
+                    Head::V6 { before: before.into(), next_header_at, next }
                 }
             });
         }
@@ -294,9 +294,9 @@ impl FragQueue {
                 bytes.truncate(ipv4::HEADER_LEN);
                 bytes
             }
-            Head::V6 { before, named_at, next } => {
+            Head::V6 { before, next_header_at, next } => {
                 let mut bytes = before.to_vec();
-                *bytes.get_mut(*named_at)? = next.0;
+                *bytes.get_mut(*next_header_at)? = next.0;
                 set_payload_len(&mut bytes, self.have)?;
                 if marked {
                     *bytes.get_mut(1)? |= CE << 4;
@@ -390,7 +390,7 @@ impl Inet {
             Head::V6 { .. } => (&self.reassembly6, COUNTS6),
         };
         self.counters.add(counts.received);
-        if scarce::is(Level::Short) {
+        if memory_pressure::is(Level::Short) {
             self.counters.add(counts.failed);
             return None;
         }

@@ -8,7 +8,7 @@ use super::{
     iface::Transmit,
     input::{Arrival, Cast, Inbound},
     tcp::tuple::Tuple,
-    template::Room,
+    template::TransportBuf,
 };
 use crate::{
     napi::Pass,
@@ -78,7 +78,7 @@ impl Inet {
 
 /// Segments of one path that are sent together. The first takes the lock of the ring. Dropping the run rings the
 /// doorbell and releases the lock: keep it only briefly, and send nothing else meanwhile.
-pub(super) struct Run<'a> {
+pub(super) struct SegmentBatch<'a> {
     inet: &'a Inet,
     path: &'a Path,
     now: Instant,
@@ -89,24 +89,24 @@ impl Inet {
     /// Begins a run of segments over `path`. The caller may hold locks: no packet is delivered before it calls
     /// [`deliver_local`](Inet::deliver_local), which it must do after releasing them.
     #[inline]
-    pub(super) fn run<'a>(&'a self, path: &'a Path, now: Instant) -> Run<'a> {
-        Run { inet: self, path, now, tx: None }
+    pub(super) fn segment_batch<'a>(&'a self, path: &'a Path, now: Instant) -> SegmentBatch<'a> {
+        SegmentBatch { inet: self, path, now, tx: None }
     }
 }
 
-impl Run<'_> {
+impl SegmentBatch<'_> {
     /// Sends one segment of `len` bytes, header included, which `fill` writes; `ecn` is the ECN field of the IP
     /// header. A segment to an unresolved neighbour is queued; one to this host is queued for
     /// [`deliver_local`](Inet::deliver_local).
     ///
     /// # Errors
-    /// `RingFull`; `TooBig` above [`Path::most`], as segments are never fragmented.
+    /// `RingFull`; `TooBig` above [`Path::max_transport_len`], as segments are never fragmented.
     #[inline]
     pub(super) fn push(
         &mut self,
         len: usize,
         ecn: u8,
-        mut fill: impl FnMut(Room<'_>),
+        mut fill: impl FnMut(TransportBuf<'_>),
     ) -> Result<(), SendError> {
         let Some(iface) = self.path.fast_path(len) else {
             return self.push_slow(len, ecn, fill);
@@ -136,10 +136,10 @@ impl Run<'_> {
         &mut self,
         len: usize,
         ecn: u8,
-        fill: impl FnMut(Room<'_>),
+        fill: impl FnMut(TransportBuf<'_>),
     ) -> Result<(), SendError> {
         let path = self.path;
-        if len > path.most() {
+        if len > path.max_transport_len() {
             return Err(SendError::TooBig);
         }
         let packet = path.segment(len, ecn, fill);

@@ -20,14 +20,14 @@ const UDP_LEN: usize = 4;
 const UDP_CHECKSUM: usize = 6;
 
 /// The buffer for a transport header and its data.
-pub(super) struct Room<'a> {
+pub(super) struct TransportBuf<'a> {
     /// Exactly as many bytes as requested, not zeroed.
     pub(super) bytes: &'a mut [u8],
     pseudo: Sum,
     partial: bool,
 }
 
-impl Room<'_> {
+impl TransportBuf<'_> {
     /// The value of the checksum field. `rest` returns the sum of header and data with that field zero; it is
     /// not called where the link takes partial checksums.
     #[inline]
@@ -111,7 +111,7 @@ impl Template {
     }
 
     /// The most bytes after the IP header that its length field allows.
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn max_transport_len(&self) -> usize {
         if self.transport == V6 { ipv6::MAX_PAYLOAD } else { ipv4::MAX_LEN - ipv4::HEADER_LEN }
     }
 
@@ -169,7 +169,7 @@ impl Template {
         frame: &mut [u8],
         ecn: u8,
         partial: bool,
-        fill: impl FnOnce(Room<'_>),
+        fill: impl FnOnce(TransportBuf<'_>),
     ) {
         if self.transport == V6 {
             self.write_segment_at::<V6>(frame, ecn, partial, fill);
@@ -184,12 +184,12 @@ impl Template {
         frame: &mut [u8],
         ecn: u8,
         partial: bool,
-        fill: impl FnOnce(Room<'_>),
+        fill: impl FnOnce(TransportBuf<'_>),
     ) {
         let Some((head, bytes)) = frame.split_first_chunk_mut::<IP>() else { return };
         let len = bytes.len() as u16;
         self.write_ip::<IP, IP>(head, len, ecn);
-        fill(Room { bytes, pseudo: self.pseudo.plus_word(len), partial });
+        fill(TransportBuf { bytes, pseudo: self.pseudo.plus_word(len), partial });
     }
 
     /// Writes the first `ALL` bytes of the template, with the IP header's fields set for `len` bytes after it.

@@ -39,7 +39,7 @@ pub trait UdpEndpoint: Send + Sync {
 
     /// Whether the socket accepts datagrams from `source` to the multicast `group` on the interface with index
     /// `interface`.
-    fn hears(&self, _group: IpAddr, _interface: u32, _source: IpAddr) -> bool {
+    fn accepts_group(&self, _group: IpAddr, _interface: u32, _source: IpAddr) -> bool {
         true
     }
 
@@ -136,7 +136,7 @@ impl Inet {
         let (group, source): (IpAddr, IpAddr) = (to.0.into(), from.0.into());
         let interface = arrival.iface.and_then(|iface| iface.info().ifindex).unwrap_or(0);
         P::demux(self).for_each(to, from, |endpoint| {
-            if group.is_multicast() && !endpoint.hears(group, interface, source) {
+            if group.is_multicast() && !endpoint.accepts_group(group, interface, source) {
                 return;
             }
             found += 1;
@@ -279,7 +279,7 @@ impl Inet {
     ) -> Result<(), SendError> {
         let len = payload.len();
         if let Some(iface) = &path.iface
-            && len.saturating_add(udp::HEADER_LEN) > path.most()
+            && len.saturating_add(udp::HEADER_LEN) > path.max_transport_len()
         {
             if iface.kernel().is_some() {
                 return Err(SendError::UseKernel);

@@ -158,7 +158,7 @@ pub enum End {
 ///
 /// # Errors
 /// The thread cannot be started.
-pub fn when_it_ends(connection: OwnedFd, said: impl Fn(End) + Send + 'static) -> io::Result<()> {
+pub fn on_end(connection: OwnedFd, said: impl Fn(End) + Send + 'static) -> io::Result<()> {
     thread::spawn("busypoll/guard", move || {
         loop {
             while sys::poll(connection.as_raw_fd(), None) <= 0 {}
@@ -209,7 +209,7 @@ pub fn answer_granted(
 ///
 /// # Errors
 /// The process has ended.
-pub fn tell_it_ended(connection: &OwnedFd) -> io::Result<()> {
+pub fn send_interface_gone(connection: &OwnedFd) -> io::Result<()> {
     send(connection, b"X", &[])
 }
 
@@ -251,7 +251,7 @@ pub fn answer_listed(connection: &OwnedFd, pid: i32, ledger: &Ledger) -> io::Res
 ///
 /// # Errors
 /// `WouldBlock` if no request has come yet.
-pub fn asked(connection: &OwnedFd) -> io::Result<Option<Request>> {
+pub fn receive_request(connection: &OwnedFd) -> io::Result<Option<Request>> {
     let (bytes, descriptors) = receive(connection, None)?;
     let Ok(text) = str::from_utf8(&bytes) else { return Ok(None) };
     let mut words = text.splitn(3, ' ');
@@ -292,7 +292,7 @@ mod tests {
         let guard = thread::spawn(move || {
             for at in 0..2 {
                 let connection = soon(|| accept(listener.as_fd()));
-                let request = soon(|| asked(&connection));
+                let request = soon(|| receive_request(&connection));
                 assert!(matches!(request, Some(Request::Claim(word)) if word == "secret"));
                 match at {
                     0 => answer_refused(&connection, "it is raining").unwrap(),
@@ -316,7 +316,7 @@ mod tests {
         let guard = thread::spawn(move || {
             drop(soon(|| accept(listener.as_fd())));
             let connection = soon(|| accept(listener.as_fd()));
-            assert!(matches!(soon(|| asked(&connection)), Some(Request::Claim(_))));
+            assert!(matches!(soon(|| receive_request(&connection)), Some(Request::Claim(_))));
             answer_owned(&connection, 4711).unwrap();
             listener
         });
@@ -338,7 +338,7 @@ mod tests {
         let listener = listen(&name).unwrap();
         let guard = thread::spawn(move || {
             let connection = soon(|| accept(listener.as_fd()));
-            assert!(matches!(soon(|| asked(&connection)), Some(Request::List)));
+            assert!(matches!(soon(|| receive_request(&connection)), Some(Request::List)));
             let ledger = Ledger::create(4).unwrap();
             answer_listed(&connection, 17, &ledger).unwrap();
         });

@@ -2,7 +2,7 @@
 //! that knows none yet, or several, is an *unbound sleeper*: a packet on any queue could wake it, and that queue may be
 //! left to its pollers. So the watchdog must know that such a thread exists.
 
-use super::{Context, Outside, Waiter, Wake};
+use super::{Context, KernelFds, Waiter, Wake};
 use crate::sync::Arc;
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -24,7 +24,7 @@ pub fn sleep_for(
     contexts: &[Arc<Context>],
     waiter: &Arc<Waiter>,
     timeout: Option<Duration>,
-    kernel_fds: &mut Outside,
+    kernel_fds: &mut KernelFds,
 ) -> Wake {
     let unbound = u32::from(contexts.len() != 1);
     UNBOUND.fetch_add(unbound, Ordering::Relaxed);

@@ -3,10 +3,10 @@
 //! [`Context::napi_poll`], and both call the same [`Context::drive`].
 
 use super::{
-    Direct, Driver, NapiId, Outside, Pass, Poller, Upper, Waiter, Wake, Word,
+    DirectBuffer, KernelFds, NapiId, Pass, PolledBy, Poller, Upper, Waiter, Wake, Word,
     asleep::any_unbound_sleeper,
     counters::{Counters, Stats},
-    handoff::{Handoff, Heir, Parting},
+    handoff::{Handoff, ResignAction, Successor},
     interrupt::Line,
     word::Refused,
 };
@@ -167,9 +167,9 @@ impl Context {
         let owned = Owned(&self.word);
         self.note_poll(now, poller.prefer);
         let mut pass = Pass {
-            direct: poller.direct.as_mut().map(|direct| &mut **direct as &mut dyn Direct),
-            likely: poller.likely,
-            ..Pass::new(Some(self.id), now, Driver::BusyPoll(poller.name))
+            direct: poller.direct.as_mut().map(|direct| &mut **direct as &mut dyn DirectBuffer),
+            expected_flow: poller.expected_flow,
+            ..Pass::new(Some(self.id), now, PolledBy::BusyPoll(poller.name))
         };
         let mut found = 0;
         // Polling an empty ring costs a few instructions, taking and releasing the queue tens of nanoseconds: poll
@@ -216,7 +216,7 @@ impl Context {
             return None;
         }
         let owned = Owned(&self.word);
-        let mut pass = Pass::new(Some(self.id), now, Driver::Interrupt);
+        let mut pass = Pass::new(Some(self.id), now, PolledBy::Interrupt);
         let found = self.drive(NAPI_POLL_WEIGHT, &mut pass);
         self.counters.polls.add(1);
         drop(owned);
@@ -242,7 +242,7 @@ impl Context {
 
     /// Runs the timers of the floor above. Returns when it wants the next call.
     pub(super) fn tick(&self) -> Option<Instant> {
-        let mut pass = Pass::new(Some(self.id), time::now(), Driver::Interrupt);
+        let mut pass = Pass::new(Some(self.id), time::now(), PolledBy::Interrupt);
         let next = self.upper.tick(&mut pass);
         pass.wake.wake_all();
         next
@@ -313,7 +313,7 @@ impl Context {
         self.backoff.store(backoff, Ordering::Relaxed);
         if polled {
             // A poller may have slept in between.
-            self.line.bedside.detach(|| self.handoff.has_leader());
+            self.line.leader_epoll.detach(|| self.handoff.has_leader());
         } else {
             self.line.kick();
         }
@@ -335,7 +335,7 @@ impl Context {
         &self,
         waiter: &Arc<Waiter>,
         timeout: Option<Duration>,
-        kernel_fds: &mut Outside,
+        kernel_fds: &mut KernelFds,
     ) -> Wake {
         if !self.handoff.lead() {
             return self.sleep_as_follower(waiter, timeout, kernel_fds);
@@ -349,17 +349,17 @@ impl Context {
         // thread, if it goes on sleeping as a follower.
         let successor = if wake.is_none() || self.followers.load(Ordering::SeqCst) > 0 {
             self.last_poll.store(0, Ordering::Relaxed);
-            Heir::Sleepers
+            Successor::Followers
         } else if flows && latest > before {
             self.note_poll(Instant::from_nanos(latest), false);
-            Heir::Leader
+            Successor::Leader
         } else {
-            Heir::Nobody
+            Successor::InterruptThread
         };
         match self.handoff.resign(successor) {
-            Parting::Nothing => {}
-            Parting::Arm => self.line.arm(),
-            Parting::Call => self.line.kick(),
+            ResignAction::Nothing => {}
+            ResignAction::Arm => self.line.arm(),
+            ResignAction::Kick => self.line.kick(),
         }
         match wake {
             Some(wake) => wake,
@@ -374,7 +374,7 @@ impl Context {
         &self,
         waiter: &Waiter,
         timeout: Option<Duration>,
-        kernel_fds: &mut Outside,
+        kernel_fds: &mut KernelFds,
     ) -> Wake {
         self.followers.fetch_add(1, Ordering::SeqCst);
         self.reset_backoff();
@@ -388,12 +388,12 @@ impl Context {
         &self,
         waiter: &Arc<Waiter>,
         deadline: Option<Instant>,
-        kernel_fds: &mut Outside,
+        kernel_fds: &mut KernelFds,
     ) -> Option<Wake> {
         let interrupt = self.line.interrupt.fd();
         // With kernel descriptors to wait for, one ppoll waits for all, and a registration gains nothing.
         let has_kernel_fds = !kernel_fds.is_empty();
-        if !has_kernel_fds && self.line.bedside.admit(waiter, interrupt).is_err() {
+        if !has_kernel_fds && self.line.leader_epoll.register(waiter, interrupt).is_err() {
             return None;
         }
         if self.handoff.take_interrupt() {
@@ -406,7 +406,7 @@ impl Context {
                     let left = deadline.map(|deadline| deadline - time::now());
                     waiter.sleep_with_fd(Some(interrupt), left, kernel_fds)
                 } else {
-                    waiter.sleep_beside(&self.line.bedside, deadline)
+                    waiter.sleep_on_leader_epoll(&self.line.leader_epoll, deadline)
                 };
                 // It may have fired together with a wake-up, and would not report that again.
                 self.line.interrupt.mask();

@@ -27,7 +27,7 @@ pub struct Handoff {
 
 /// How the interrupt thread goes to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum IdleAction {
     /// Arm the interrupt, then sleep until it fires.
     Arm,
     /// Only sleep: the leader, or its successor, arms the interrupt if necessary.
@@ -36,25 +36,25 @@ pub enum Rest {
 
 /// Which threads take the queue after a leader that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heir {
+pub enum Successor {
     /// The next leader or poller, which comes soon because packets are flowing. The watchdog watches meanwhile, which
     /// saves arming and disarming the interrupt.
     Leader,
     /// The interrupt thread, on behalf of the followers that sleep here.
-    Sleepers,
+    Followers,
     /// The interrupt thread. No thread sleeps here.
-    Nobody,
+    InterruptThread,
 }
 
 /// What a leader that leaves must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parting {
+pub enum ResignAction {
     /// Nothing: the interrupt thread will poll.
     Nothing,
     /// Arm the interrupt.
     Arm,
     /// Kick the interrupt thread.
-    Call,
+    Kick,
 }
 
 impl Default for Handoff {
@@ -86,7 +86,7 @@ impl Handoff {
     }
 
     /// The interrupt thread has found the queue empty and is going to sleep.
-    pub fn rest(&self) -> Rest {
+    pub fn go_idle(&self) -> IdleAction {
         // A leader that leaves writes `leader`, then reads `thread`. We write `thread`, then read `leader`. So one side
         // sees the other's write.
         self.thread.store(PARKED, Ordering::SeqCst);
@@ -97,7 +97,7 @@ impl Handoff {
                 .thread
                 .compare_exchange(PARKED, ARMED, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok();
-        if arm { Rest::Arm } else { Rest::Park }
+        if arm { IdleAction::Arm } else { IdleAction::Park }
     }
 
     /// Whether a leader waits on the interrupt itself.
@@ -133,20 +133,20 @@ impl Handoff {
 
     /// The leader leaves the queue to `successor`. Returns what it must do for the interrupt thread.
     #[must_use]
-    pub fn resign(&self, successor: Heir) -> Parting {
+    pub fn resign(&self, successor: Successor) -> ResignAction {
         self.leader.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let next = if successor == Heir::Leader { WATCHING } else { ARMED };
+        let next = if successor == Successor::Leader { WATCHING } else { ARMED };
         let thread = self.thread.compare_exchange(PARKED, next, Ordering::SeqCst, Ordering::SeqCst);
         match thread {
             // The kicked thread registers the queue with the watchdog.
-            Ok(_) if successor == Heir::Leader => Parting::Call,
+            Ok(_) if successor == Successor::Leader => ResignAction::Kick,
             // `ARMED` although there was a leader: another thread armed after this leader took the interrupt, and this
             // leader has masked it since.
-            Ok(_) | Err(ARMED) => Parting::Arm,
+            Ok(_) | Err(ARMED) => ResignAction::Arm,
             // The watchdog would let the followers wait too long.
-            Err(WATCHING) if successor == Heir::Sleepers => Parting::Call,
-            Err(_) => Parting::Nothing,
+            Err(WATCHING) if successor == Successor::Followers => ResignAction::Kick,
+            Err(_) => ResignAction::Nothing,
         }
     }
 }

@@ -4,7 +4,9 @@
 //! While pollers come and go the interrupt stays masked and the thread sleeps until it is kicked: by the
 //! [watchdog](super::watchdog), when they have left, or for a timer.
 
-use super::{context::NAPI_POLL_WEIGHT, handoff::Rest, wait::Bedside, watchdog::Watchdog};
+use super::{
+    context::NAPI_POLL_WEIGHT, handoff::IdleAction, wait::LeaderEpoll, watchdog::Watchdog,
+};
 use crate::{
     napi::Context,
     nic::Interrupt,
@@ -25,7 +27,7 @@ const KICK: u64 = 1;
 pub(super) struct Line {
     pub(super) interrupt: Arc<dyn Interrupt>,
     /// A leader waits here for the interrupt.
-    pub(super) bedside: Bedside,
+    pub(super) leader_epoll: LeaderEpoll,
     epoll: OwnedFd,
     kick_event: OwnedFd,
     /// 1: the interrupt's descriptor is registered in `epoll`, perhaps disabled (EPOLLONESHOT). Only a hint.
@@ -43,7 +45,7 @@ impl Line {
         let add = libc::EPOLL_CTL_ADD;
         sys::epoll_control(epoll.as_raw_fd(), add, kick_event.as_raw_fd(), events, KICK)?;
         Ok(Line {
-            bedside: Bedside::new()?,
+            leader_epoll: LeaderEpoll::new()?,
             interrupt,
             epoll,
             kick_event,
@@ -134,7 +136,7 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
             NextStep::Watch => {
                 // So that packets run no epoll callbacks meanwhile.
                 context.line.disarm();
-                context.line.bedside.detach(|| context.handoff.has_leader());
+                context.line.leader_epoll.detach(|| context.handoff.has_leader());
                 context.handoff.watch();
                 watchdog.watch(context);
                 context.line.sleep(until(due));
@@ -148,7 +150,7 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
                     fired = false;
                     continue;
                 }
-                if context.handoff.rest() == Rest::Arm {
+                if context.handoff.go_idle() == IdleAction::Arm {
                     context.line.arm();
                 }
                 fired = context.line.sleep(until(due));

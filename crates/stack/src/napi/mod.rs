@@ -36,8 +36,8 @@ pub use asleep::sleep_for;
 pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT};
 pub use counters::{Counter, Stats};
 pub use id::{MIN_NAPI_ID, NapiId};
-pub use pass::{Direct, Driver, Pass, Poller, Upper};
-pub use wait::{Outside, Waiter, Wake, WakeList};
+pub use pass::{DirectBuffer, Pass, PolledBy, Poller, Upper};
+pub use wait::{KernelFds, Waiter, Wake, WakeList};
 pub(crate) use word::Word;
 
 use table::Table;

@@ -6,7 +6,7 @@ use std::{any::Any, sync::Arc};
 
 /// What makes a pass over the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Driver {
+pub enum PolledBy {
     /// The interrupt thread, or a leader in its place.
     Interrupt,
     /// A busy poll on behalf of the socket, epoll set or poll set with this number.
@@ -22,27 +22,27 @@ pub struct Poller<'a> {
     /// Preferred busy polling: the queue stays with its pollers for longer after this one has left.
     pub prefer: bool,
     /// The buffer for a packet of the polling socket itself.
-    pub direct: Option<&'a mut dyn Direct>,
+    pub direct: Option<&'a mut dyn DirectBuffer>,
     /// The endpoint that the packets are likely for; used by the floor above only.
-    pub likely: Option<&'a (dyn Any + Send + Sync)>,
+    pub expected_flow: Option<&'a (dyn Any + Send + Sync)>,
 }
 
 impl Poller<'_> {
     /// A poller that delivers every packet to its socket's queue.
     pub fn new(name: usize) -> Poller<'static> {
-        Poller { name, prefer: false, direct: None, likely: None }
+        Poller { name, prefer: false, direct: None, expected_flow: None }
     }
 }
 
 /// The buffer of the receive call that the polling thread is in. A packet for its socket may be copied there directly,
 /// past the socket's queue and its locks.
-pub trait Direct {
+pub trait DirectBuffer {
     /// Whether it holds data.
     fn is_filled(&self) -> bool;
 
     /// Copies a packet's data in; `label` is its metadata, whose type only the floor above knows. False: it has no
     /// room.
-    fn put(&mut self, find: &[u8], label: &dyn Any) -> bool;
+    fn deliver(&mut self, payload: &[u8], label: &dyn Any) -> bool;
 }
 
 /// One pass. It goes up with each of its packets.
@@ -52,35 +52,35 @@ pub struct Pass<'a> {
     /// When the pass began: the arrival time of its packets.
     pub now: Instant,
     /// What makes it.
-    pub driver: Driver,
+    pub polled_by: PolledBy,
     /// The buffer for a packet of the polling socket itself.
-    pub direct: Option<&'a mut dyn Direct>,
+    pub direct: Option<&'a mut dyn DirectBuffer>,
     /// The endpoint that the poller waits for.
-    pub likely: Option<&'a (dyn Any + Send + Sync)>,
+    pub expected_flow: Option<&'a (dyn Any + Send + Sync)>,
     /// Threads to wake once the queue is released.
     pub wake: WakeList,
     /// [`Upper::end_of_pass`] will be called: work may be deferred until then.
     pub batched: bool,
     /// Work that the floor above has deferred; used by it only.
-    pub later: Option<Arc<dyn Any + Send + Sync>>,
+    pub deferred: Option<Arc<dyn Any + Send + Sync>>,
     /// Frames are on the queue's transmit ring without a doorbell yet. Only if [`batched`](Pass::batched).
-    pub unrung: bool,
+    pub doorbell_pending: bool,
 }
 
 impl Pass<'_> {
     /// A pass that begins at `now`.
     #[inline]
-    pub fn new(napi: Option<NapiId>, now: Instant, driver: Driver) -> Pass<'static> {
+    pub fn new(napi: Option<NapiId>, now: Instant, polled_by: PolledBy) -> Pass<'static> {
         Pass {
             napi,
             now,
-            driver,
+            polled_by,
             direct: None,
-            likely: None,
+            expected_flow: None,
             wake: WakeList::default(),
             batched: false,
-            later: None,
-            unrung: false,
+            deferred: None,
+            doorbell_pending: false,
         }
     }
 }
@@ -88,9 +88,9 @@ impl Pass<'_> {
 impl Pass<'_> {
     /// If the poller `name` makes this pass, copies a packet of its socket into its receive buffer.
     #[inline]
-    pub fn put(&mut self, name: usize, find: &[u8], label: &dyn Any) -> bool {
-        self.driver == Driver::BusyPoll(name)
-            && self.direct.as_mut().is_some_and(|direct| direct.put(find, label))
+    pub fn deliver_direct(&mut self, name: usize, payload: &[u8], label: &dyn Any) -> bool {
+        self.polled_by == PolledBy::BusyPoll(name)
+            && self.direct.as_mut().is_some_and(|direct| direct.deliver(payload, label))
     }
 }
 

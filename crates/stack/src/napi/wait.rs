@@ -46,8 +46,8 @@ pub enum Wake {
     Woken,
     /// The other descriptor is readable.
     Readable,
-    /// A descriptor of [`Outside`] is ready.
-    Outside,
+    /// A descriptor of [`KernelFds`] is ready.
+    KernelFds,
     /// The time is over.
     Timeout,
     /// A signal was handled.
@@ -60,7 +60,7 @@ pub enum Wake {
 struct ThreadWaiter {
     waiter: Arc<Waiter>,
     /// An upper floor's own state for waking this waiter.
-    above: Option<std::sync::Arc<dyn Any + Send + Sync>>,
+    upper_state: Option<std::sync::Arc<dyn Any + Send + Sync>>,
 }
 
 /// As many as threads have ever slept at once.
@@ -99,7 +99,7 @@ impl Waiter {
         let is_first = LAST.get().is_null();
         let slot = WAITERS.lend(&LAST, || Ok::<_, io::Error>(ThreadWaiter::new(Waiter::new()?)))?;
         CURRENT.with(|mine| mine.store(Arc::as_ptr(&slot.waiter).cast_mut(), Ordering::Relaxed));
-        // Before the thread reads its cancel flag: see `Caller::call_off`.
+        // Before the thread reads its cancel flag: see `CancelHandle::cancel`.
         CURRENT_EVENT.with(|event| event.store(slot.waiter.event.as_raw_fd(), Ordering::SeqCst));
         if is_first && let Some(hook) = ON_FIRST.get() {
             hook();
@@ -160,7 +160,7 @@ impl Waiter {
 
     /// Sleeps until woken (or, rarely, spuriously), until `timeout` is over (`None`: never), or until a descriptor of
     /// `kernel_fds` is ready. Returns at once if it was woken before.
-    pub fn sleep(&self, timeout: Option<Duration>, kernel_fds: &mut Outside) -> Wake {
+    pub fn sleep(&self, timeout: Option<Duration>, kernel_fds: &mut KernelFds) -> Wake {
         self.sleep_with_fd(None, timeout, kernel_fds)
     }
 
@@ -169,19 +169,23 @@ impl Waiter {
         &self,
         other: Option<BorrowedFd<'_>>,
         timeout: Option<Duration>,
-        kernel_fds: &mut Outside,
+        kernel_fds: &mut KernelFds,
     ) -> Wake {
         let own = [self.event.as_raw_fd(), other.map_or(-1, |other| other.as_raw_fd())];
         self.sleep_with(|| kernel_fds.poll_with(own, timeout))
     }
 
-    /// As [`sleep`](Waiter::sleep), but until `deadline`, or until the other descriptor of `bedside` fires.
-    pub(crate) fn sleep_beside(&self, bedside: &Bedside, deadline: Option<Instant>) -> Wake {
+    /// As [`sleep`](Waiter::sleep), but until `deadline`, or until the other descriptor of `leader_epoll` fires.
+    pub(crate) fn sleep_on_leader_epoll(
+        &self,
+        leader_epoll: &LeaderEpoll,
+        deadline: Option<Instant>,
+    ) -> Wake {
         self.sleep_with(|| {
             loop {
                 let mut events = [libc::epoll_event { events: 0, u64: 0 }; 3];
-                let limit = bedside.limit(deadline);
-                let count = sys::epoll_wait(bedside.epoll.as_raw_fd(), &mut events, limit);
+                let limit = leader_epoll.limit(deadline);
+                let count = sys::epoll_wait(leader_epoll.epoll.as_raw_fd(), &mut events, limit);
                 let Ok(count) = usize::try_from(count) else { return Wake::Interrupted };
                 let has = |what| events[..count].iter().any(|event| event.u64 == what);
                 if has(WAITER) {
@@ -189,7 +193,7 @@ impl Waiter {
                 } else if has(OTHER) {
                     return Wake::Readable;
                 } else if has(ALARM) {
-                    bedside.alarm_expired();
+                    leader_epoll.alarm_expired();
                 } else {
                     return Wake::Timeout;
                 }
@@ -217,21 +221,21 @@ impl Waiter {
 
 impl ThreadWaiter {
     fn new(waiter: Waiter) -> ThreadWaiter {
-        ThreadWaiter { waiter: Arc::new(waiter), above: None }
+        ThreadWaiter { waiter: Arc::new(waiter), upper_state: None }
     }
 }
 
 impl CurrentWaiter {
     /// The upper floor's state for this waiter, made by `make` at the first call.
-    pub(crate) fn above<T: Send + Sync + 'static>(
+    pub(crate) fn upper_state<T: Send + Sync + 'static>(
         &mut self,
         make: impl FnOnce(&Arc<Waiter>) -> T,
     ) -> std::sync::Arc<T> {
-        let ThreadWaiter { waiter, above } = &mut *self.0;
-        let known = above.clone().and_then(|above| above.downcast().ok());
+        let ThreadWaiter { waiter, upper_state } = &mut *self.0;
+        let known = upper_state.clone().and_then(|upper_state| upper_state.downcast().ok());
         known.unwrap_or_else(|| {
             let new = std::sync::Arc::new(make(waiter));
-            *above = Some(new.clone());
+            *upper_state = Some(new.clone());
             new
         })
     }
@@ -255,7 +259,7 @@ impl Drop for CurrentWaiter {
 
 /// Kernel descriptors that a sleep waits for as well: it ends when poll(2) reports one of them.
 #[derive(Debug, Default)]
-pub struct Outside {
+pub struct KernelFds {
     /// The first [`OWN`] entries are the sleeper's own, filled in when it sleeps.
     fds: Vec<libc::pollfd>,
 }
@@ -265,10 +269,10 @@ const OWN: usize = 2;
 
 const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
 
-impl Outside {
+impl KernelFds {
     /// No descriptors.
-    pub const fn nothing() -> Outside {
-        Outside { fds: Vec::new() }
+    pub const fn none() -> KernelFds {
+        KernelFds { fds: Vec::new() }
     }
 
     /// Whether there are none.
@@ -296,7 +300,7 @@ impl Outside {
     }
 
     /// Ignores the descriptor at `at`, in the order of addition, from now on.
-    pub fn pass_over(&mut self, at: usize) {
+    pub fn ignore(&mut self, at: usize) {
         if let Some(fd) = self.fds.get_mut(at + OWN) {
             fd.fd = -1;
         }
@@ -304,7 +308,7 @@ impl Outside {
 
     /// Polls them without waiting: whether one is ready.
     pub fn look(&mut self) -> bool {
-        !self.is_empty() && self.poll_with([-1; OWN], Some(Duration::ZERO)) == Wake::Outside
+        !self.is_empty() && self.poll_with([-1; OWN], Some(Duration::ZERO)) == Wake::KernelFds
     }
 
     /// Polls them and the sleeper's own. If several are ready, the wake-up is reported first, and these last.
@@ -318,7 +322,7 @@ impl Outside {
             0 => Wake::Timeout,
             1.. if fds[0].revents != 0 => Wake::Woken,
             1.. if fds[1].revents != 0 => Wake::Readable,
-            1.. => Wake::Outside,
+            1.. => Wake::KernelFds,
             _ => Wake::Interrupted,
         }
     }
@@ -335,7 +339,7 @@ const SHORT: Duration = Duration::from_millis(1);
 /// stay registered from one wait to the next, so that a wait is one call, which costs half as much as ppoll(2) on the
 /// two.
 #[derive(Debug)]
-pub(crate) struct Bedside {
+pub(crate) struct LeaderEpoll {
     epoll: OwnedFd,
     registered: Mutex<Registered>,
     alarm: sys::Alarm,
@@ -350,17 +354,17 @@ struct Registered {
     other: Option<RawFd>,
 }
 
-impl Bedside {
-    pub(crate) fn new() -> io::Result<Bedside> {
-        let bedside = Bedside {
+impl LeaderEpoll {
+    pub(crate) fn new() -> io::Result<LeaderEpoll> {
+        let leader_epoll = LeaderEpoll {
             epoll: sys::epoll()?,
             registered: Mutex::default(),
             alarm: sys::Alarm::new()?,
             alarm_at: AtomicU64::new(u64::MAX),
         };
-        let alarm = bedside.alarm.fd();
-        bedside.control(libc::EPOLL_CTL_ADD, alarm, libc::EPOLLIN, ALARM)?;
-        Ok(bedside)
+        let alarm = leader_epoll.alarm.fd();
+        leader_epoll.control(libc::EPOLL_CTL_ADD, alarm, libc::EPOLLIN, ALARM)?;
+        Ok(leader_epoll)
     }
 
     /// The timeout of the epoll call. A wait with a deadline seldom ends by it, so the alarm of an earlier wait is left
@@ -389,7 +393,7 @@ impl Bedside {
     ///
     /// # Errors
     /// No memory left in the kernel.
-    pub(crate) fn admit(&self, waiter: &Arc<Waiter>, other: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn register(&self, waiter: &Arc<Waiter>, other: BorrowedFd<'_>) -> io::Result<()> {
         let mut registered = lock(&self.registered);
         if !registered.waiter.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
             if let Some(before) = registered.waiter.take() {
@@ -408,9 +412,9 @@ impl Bedside {
         Ok(())
     }
 
-    /// Removes the other descriptor until the next [`admit`](Bedside::admit), unless a thread is about to wait
-    /// (`is_wanted`): the kernel runs the callback of a registered descriptor for every packet, even if no thread
-    /// sleeps. A thread that wants to wait makes `is_wanted` true before it calls `admit`.
+    /// Removes the other descriptor until the next [`register`](LeaderEpoll::register), unless a thread is about to
+    /// wait (`is_wanted`): the kernel runs the callback of a registered descriptor for every packet, even if no thread
+    /// sleeps. A thread that wants to wait makes `is_wanted` true before it calls `register`.
     pub(crate) fn detach(&self, is_wanted: impl FnOnce() -> bool) {
         let mut registered = lock(&self.registered);
         if !is_wanted()

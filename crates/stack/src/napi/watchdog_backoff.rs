@@ -67,7 +67,7 @@ fn a_thread_that_goes_to_sleep_resets_the_backoff() {
         let contexts = [other.clone(), context.clone()];
         waiter.start();
         let timeout = Some(Duration::from_millis(1));
-        sleep_for(&contexts[usize::from(!is_unbound)..], &waiter, timeout, &mut Outside::nothing());
+        sleep_for(&contexts[usize::from(!is_unbound)..], &waiter, timeout, &mut KernelFds::none());
         assert_eq!(due(&context), 4);
     }
 }

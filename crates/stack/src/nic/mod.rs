@@ -168,7 +168,7 @@ pub trait Steering: Send + Sync {
     ///
     /// # Errors
     /// The map is full.
-    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
+    fn exclude(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
 
     /// Hands a steered connection over to the kernel: from now on it is excluded from steering.
     ///
@@ -176,14 +176,14 @@ pub trait Steering: Send + Sync {
     /// The map is full.
     fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
 
-    /// Removes the [excluded](Steering::leave) connections of `local` that are not in `live`: they have ended.
+    /// Removes the [excluded](Steering::exclude) connections of `local` that are not in `live`: they have ended.
     fn prune_excluded(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]);
 
     /// Undoes one [`add`](Steering::add).
     fn remove(&self, protocol: u8, local: SocketAddr);
 
     /// From now on packets of the TCP connection from `remote` to `local` come to the queues, whether or not the rest
-    /// of the port does, and even if the connection was [excluded](Steering::leave). Counted.
+    /// of the port does, and even if the connection was [excluded](Steering::exclude). Counted.
     ///
     /// # Errors
     /// The map is full.

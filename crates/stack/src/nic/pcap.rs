@@ -6,7 +6,7 @@
 
 use super::{Frame, Info, Nic, Queue, RingFull, RxQueue, Steering, TxQueue};
 use crate::{
-    say::say,
+    stderr,
     sync::{Mutex, PoisonError, lock},
     thread,
     time::{self, Instant},
@@ -286,7 +286,7 @@ impl Shared {
         buffer.bytes = Vec::new();
         drop(buffer);
         // The counters show it, too.
-        say(why);
+        stderr::print(why);
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn busy_loop(
             return BusyLoopEnd::TimeOver;
         }
         now = time::now();
-        if now >= end || signal::is_put_off() {
+        if now >= end || signal::has_deferred_signal() {
             cold_path();
             return BusyLoopEnd::TimeOver;
         }

@@ -1,6 +1,6 @@
 //! The kernel's file descriptors that a wait for sockets watches as well: no packet of our queues signals them.
 
-use crate::{napi::Outside, time::Instant};
+use crate::{napi::KernelFds, time::Instant};
 use std::time::Duration;
 
 /// How often a busy poll checks the kernel's descriptors: each check is a system call.
@@ -8,13 +8,13 @@ const INTERVAL: Duration = Duration::from_micros(10);
 
 /// The checks of the kernel's descriptors during one busy poll.
 pub(super) struct KernelFdCheck<'a> {
-    kernel_fds: &'a mut Outside,
+    kernel_fds: &'a mut KernelFds,
     next: Instant,
     found: bool,
 }
 
 impl KernelFdCheck<'_> {
-    pub(super) fn new(now: Instant, kernel_fds: &mut Outside) -> KernelFdCheck<'_> {
+    pub(super) fn new(now: Instant, kernel_fds: &mut KernelFds) -> KernelFdCheck<'_> {
         KernelFdCheck { kernel_fds, next: now + INTERVAL, found: false }
     }
 

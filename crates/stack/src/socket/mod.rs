@@ -18,14 +18,12 @@ mod udp;
 mod waiting;
 mod yield_policy;
 
-pub use crate::napi::Outside as Beside;
 pub use epoll::{Epoll, EpollEvent, EpollParams};
-pub(crate) use per_cpu_spinner as crowd;
-pub use poll::{Entry, PollFd, poll, poll_beside};
+pub use poll::{Entry, PollFd, poll, poll_with_kernel_fds};
 pub use readiness::{Events, Watch};
 pub use source::{Socket, Source};
 pub use tcp::{
-    Accepted, IncomingStreams, Owner, PortTaken, SendFlags, TcpListener, TcpStream, repair,
+    Accepted, IncomingStreams, Owner, SendFlags, SteeredPort, TcpListener, TcpStream, repair,
 };
 pub use udp::{Groups, Incoming, Message, Outgoing, ReceiveFlags, SocketStats, Sources, UdpSocket};
 

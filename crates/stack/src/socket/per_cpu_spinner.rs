@@ -2,7 +2,7 @@
 //! waits for the other's whole time slice, and a round trip takes a hundred times as long as with no polling at all.
 //! A thread that has polled for a while in vain, and finds another one polling on its CPU, gives up and sleeps.
 
-use crate::{say::say, sys};
+use crate::{stderr, sys};
 use std::{
     sync::{
         Once,
@@ -21,7 +21,7 @@ const CPUS: usize = 1024;
 static SPINNING: [AtomicUsize; CPUS] = [const { AtomicUsize::new(0) }; CPUS];
 
 /// Clears all slots, in a child after fork(2): no thread of the child polls yet.
-pub(crate) fn forget_all() {
+pub(crate) fn clear() {
     SPINNING.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
 }
 
@@ -47,7 +47,7 @@ impl Spinner {
         }
         static SAID: Once = Once::new();
         SAID.call_once(|| {
-            say(format_args!(
+            stderr::print(format_args!(
                 "two threads busy poll on CPU {cpu}: one of them sleeps instead. Pin them apart, or poll \
                  for a shorter time."
             ));

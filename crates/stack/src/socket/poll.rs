@@ -7,10 +7,10 @@ use super::{
     source::{Socket, Source},
 };
 use crate::{
-    napi::{self, BUSY_POLL_BUDGET, Context, NapiId, Outside, Poller, Waiter, Wake, WakeList},
+    napi::{self, BUSY_POLL_BUDGET, Context, KernelFds, NapiId, Poller, Waiter, Wake, WakeList},
     pool::{Last, Pool},
     signal,
-    spin::Turn,
+    spin::SpinTurn,
     time,
 };
 use std::{cell::Cell, convert::Infallible, io, ptr, sync::Arc, time::Duration};
@@ -83,7 +83,7 @@ impl Watch for WakeWaiter {
 pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usize> {
     let willing = fds.iter().filter(|fd| fd.socket.busy_poll() > 0);
     let micros = willing.map(|fd| fd.socket.host().busy_poll()).max().unwrap_or(0);
-    poll_beside(fds, micros, timeout, &mut Outside::nothing())
+    poll_with_kernel_fds(fds, micros, timeout, &mut KernelFds::none())
 }
 
 /// As [`poll`], for any sources, and also until one of `kernel_fds` is ready; busy polls for `micros` microseconds.
@@ -92,11 +92,11 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
 ///
 /// # Errors
 /// As [`poll`].
-pub fn poll_beside<E: Entry>(
+pub fn poll_with_kernel_fds<E: Entry>(
     fds: &mut [E],
     micros: u32,
     timeout: Option<Duration>,
-    kernel_fds: &mut Outside,
+    kernel_fds: &mut KernelFds,
 ) -> io::Result<usize> {
     let ready = update_revents(fds);
     if ready > 0 {
@@ -120,12 +120,12 @@ fn wait<E: Entry>(
     micros: u32,
     timeout: Option<Duration>,
     contexts: &[Arc<Context>],
-    kernel_fds: &mut Outside,
+    kernel_fds: &mut KernelFds,
 ) -> io::Result<usize> {
     let begun = time::now();
     let deadline = timeout.map(|timeout| begun + timeout);
     let nonblocking = timeout == Some(Duration::ZERO);
-    let turn = Turn::begin(Duration::from_micros(if nonblocking { 0 } else { micros.into() }));
+    let turn = SpinTurn::begin(Duration::from_micros(if nonblocking { 0 } else { micros.into() }));
     if micros > 0 && turn.may_poll() {
         let limits = BusyLimits {
             span: Duration::from_micros(micros.into()),
@@ -151,7 +151,7 @@ fn wait<E: Entry>(
         return Ok(0);
     }
     let mut waiter = Waiter::of_this_thread()?;
-    let watch: Arc<dyn Watch> = waiter.above(|waiter| WakeWaiter(waiter.clone()));
+    let watch: Arc<dyn Watch> = waiter.upper_state(|waiter| WakeWaiter(waiter.clone()));
     for fd in &*fds {
         fd.source().watch(watch.clone());
     }
@@ -162,13 +162,13 @@ fn wait<E: Entry>(
         if ready > 0 {
             break Ok(ready);
         }
-        if signal::is_put_off() {
+        if signal::has_deferred_signal() {
             break Err(io::ErrorKind::Interrupted.into());
         }
         let left = deadline.map(|deadline| deadline - time::now());
         match napi::sleep_for(contexts, &waiter, left, kernel_fds) {
             Wake::Woken | Wake::Readable => {}
-            Wake::Timeout | Wake::Outside => break Ok(update_revents(fds)),
+            Wake::Timeout | Wake::KernelFds => break Ok(update_revents(fds)),
             Wake::Interrupted => match update_revents(fds) {
                 0 => break Err(io::ErrorKind::Interrupted.into()),
                 ready => break Ok(ready),

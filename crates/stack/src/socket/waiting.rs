@@ -6,9 +6,9 @@ use super::{
     options::{SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, at_least, errno},
 };
 use crate::{
-    napi::{self, Context, Direct, NapiId, Outside, Poller, Waiter, Wake},
+    napi::{self, Context, DirectBuffer, KernelFds, NapiId, Poller, Waiter, Wake},
     signal,
-    spin::Turn,
+    spin::SpinTurn,
     time::{self, Instant},
 };
 use std::{
@@ -60,7 +60,7 @@ pub(super) trait WaitChannel {
     fn poller_id(&self) -> usize;
 
     /// The flow that the packets are probably for, in the protocol layer's own type.
-    fn likely(&self) -> Option<&(dyn Any + Send + Sync)> {
+    fn expected_flow(&self) -> Option<&(dyn Any + Send + Sync)> {
         None
     }
 
@@ -85,7 +85,7 @@ pub(super) trait Call {
     fn attempt(&mut self) -> Option<io::Result<Self::Output>>;
 
     /// The buffers that the caller's own poll may deliver into, past the socket's queue.
-    fn direct(&mut self) -> Option<&mut dyn Direct> {
+    fn direct(&mut self) -> Option<&mut dyn DirectBuffer> {
         None
     }
 }
@@ -224,7 +224,7 @@ impl WaitOptions {
         }
         let deadline = timeout.deadline();
         let micros = if nonblocking { 0 } else { self.busy_poll() };
-        let turn = Turn::begin(Duration::from_micros(micros.into()));
+        let turn = SpinTurn::begin(Duration::from_micros(micros.into()));
         loop {
             if turn.may_poll() && self.busy_poll_queue(nonblocking, channel, &mut call, deadline) {
                 if let Some(result) = call.attempt() {
@@ -233,7 +233,7 @@ impl WaitOptions {
                 let over = || deadline.is_some_and(|deadline| deadline <= time::now());
                 if channel.progresses_by_polling()
                     && !nonblocking
-                    && !signal::is_put_off()
+                    && !signal::has_deferred_signal()
                     && !over()
                 {
                     continue;
@@ -250,8 +250,8 @@ impl WaitOptions {
             match wake {
                 Wake::Timeout => return Err(io::ErrorKind::WouldBlock.into()),
                 Wake::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
-                Wake::Woken | Wake::Readable | Wake::Outside => {
-                    if signal::is_put_off() {
+                Wake::Woken | Wake::Readable | Wake::KernelFds => {
+                    if signal::has_deferred_signal() {
                         return Err(io::ErrorKind::Interrupted.into());
                     }
                 }
@@ -287,7 +287,7 @@ impl WaitOptions {
             name: channel.poller_id(),
             prefer: self.prefers_busy_poll(),
             direct: call.direct(),
-            likely: channel.likely(),
+            expected_flow: channel.expected_flow(),
         };
         let contexts = slice::from_ref(&context);
         let mut began = None;
@@ -302,12 +302,12 @@ impl WaitOptions {
 fn sleep(channel: &impl WaitChannel, deadline: Option<Instant>) -> io::Result<Wake> {
     let waiter = Waiter::of_this_thread()?;
     waiter.start();
-    if signal::is_put_off() {
+    if signal::has_deferred_signal() {
         return Ok(Wake::Interrupted);
     }
     let Ok(context) = channel.prepare_to_wait(&waiter) else { return Ok(Wake::Woken) };
     let timeout = deadline.map(|deadline| deadline - time::now());
-    let wake = napi::sleep_for(context.as_slice(), &waiter, timeout, &mut Outside::nothing());
+    let wake = napi::sleep_for(context.as_slice(), &waiter, timeout, &mut KernelFds::none());
     // A wake-up removes the sleeper from the queue. But a late wake-up of an earlier wait does not, and an entry
     // left behind would swallow a later wake-up.
     if waiter.is_queued() || !waiter.is_woken() {

@@ -34,7 +34,7 @@ pub struct Upper<'a> {
     /// an unsupported protocol with [`Upper::unknown`].
     pub protocol: Protocol,
     /// The offset in the packet of the next header field that names the protocol.
-    pub named_at: usize,
+    pub next_header_at: usize,
     /// The offset of the payload in the packet.
     pub offset: usize,
     /// The payload.
@@ -46,12 +46,12 @@ impl Upper<'_> {
     /// message […] with an ICMP Code value of 1".
     #[must_use]
     pub fn unknown(&self) -> Problem {
-        Problem { code: code::UNRECOGNIZED_NEXT_HEADER, pointer: self.named_at as u32 }
+        Problem { code: code::UNRECOGNIZED_NEXT_HEADER, pointer: self.next_header_at as u32 }
     }
 }
 
 /// A fragment (RFC 8200 section 4.5). The reassembled packet is: the bytes before
-/// [`Fragment::header_at`], with the byte at [`Fragment::named_at`] replaced by [`Fragment::next`]
+/// [`Fragment::header_at`], with the byte at [`Fragment::next_header_at`] replaced by [`Fragment::next`]
 /// and a new payload length, then the data of all fragments in the order of their offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment<'a> {
@@ -64,7 +64,7 @@ pub struct Fragment<'a> {
     /// The type of the header that the first fragment's data begins with.
     pub next: Protocol,
     /// The offset in the packet of the next header field that names the fragment header.
-    pub named_at: usize,
+    pub next_header_at: usize,
     /// The offset of the fragment header in the packet.
     pub header_at: usize,
     /// The data: not empty, and a multiple of 8 bytes unless this is the last fragment.
@@ -104,7 +104,7 @@ pub(super) fn content(packet: &[u8], first: Protocol, dst: Ipv6Addr) -> Found<Co
     match first {
         Protocol::TCP | Protocol::UDP | Protocol::ICMPV6 => Ok(Content::Whole(Upper {
             protocol: first,
-            named_at: 6,
+            next_header_at: 6,
             offset: ipv6::HEADER_LEN,
             payload: &packet[ipv6::HEADER_LEN..],
         })),
@@ -121,17 +121,22 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Parses from the header at `at` on; `next` is its type, read at `named_at`. Every iteration
+    /// Parses from the header at `at` on; `next` is its type, read at `next_header_at`. Every iteration
     /// advances `at` by at least 8 bytes.
     #[cold]
-    fn from(&self, mut next: Protocol, mut named_at: usize, mut at: usize) -> Found<Content<'a>> {
+    fn from(
+        &self,
+        mut next: Protocol,
+        mut next_header_at: usize,
+        mut at: usize,
+    ) -> Found<Content<'a>> {
         for headers in 0.. {
             let rest = self.packet.get(at..).ok_or(Error::Truncated)?;
             let len = match next {
                 // RFC 8200 section 4.1: hop-by-hop options are "restricted to appear immediately
                 // after an IPv6 header only"; elsewhere they count as an unrecognized next header.
                 Protocol::HOP_BY_HOP if headers > 0 => {
-                    return Err(self.refuse(code::UNRECOGNIZED_NEXT_HEADER, named_at));
+                    return Err(self.refuse(code::UNRECOGNIZED_NEXT_HEADER, next_header_at));
                 }
                 Protocol::HOP_BY_HOP | Protocol::DESTINATION_OPTIONS => {
                     let len = header_len(rest)?;
@@ -149,7 +154,7 @@ impl<'a> Walk<'a> {
                     len
                 }
                 Protocol::FRAGMENT => {
-                    let fragment = self.fragment(rest, named_at, at)?;
+                    let fragment = self.fragment(rest, next_header_at, at)?;
                     // RFC 6946: an atomic fragment is processed like a whole packet.
                     if fragment.offset != 0 || fragment.more {
                         return Ok(Content::Fragment(fragment));
@@ -157,7 +162,7 @@ impl<'a> Walk<'a> {
                     FRAGMENT_LEN
                 }
                 protocol => {
-                    let upper = Upper { protocol, named_at, offset: at, payload: rest };
+                    let upper = Upper { protocol, next_header_at, offset: at, payload: rest };
                     return Ok(Content::Whole(upper));
                 }
             };
@@ -165,19 +170,26 @@ impl<'a> Walk<'a> {
                 break;
             }
             next = Protocol(rest[0]);
-            named_at = at;
+            next_header_at = at;
             at += len;
         }
         Err(Error::BadExtension.into())
     }
 
-    fn fragment(&self, rest: &'a [u8], named_at: usize, at: usize) -> Found<Fragment<'a>> {
+    fn fragment(&self, rest: &'a [u8], next_header_at: usize, at: usize) -> Found<Fragment<'a>> {
         let data = rest.get(FRAGMENT_LEN..).ok_or(Error::Truncated)?;
         let word = be16(rest, 2);
         let (offset, more) = (usize::from(word & !7), word & 1 != 0);
         let next = Protocol(rest[0]);
-        let f =
-            Fragment { ident: be32(rest, 4), offset, more, next, named_at, header_at: at, data };
+        let f = Fragment {
+            ident: be32(rest, 4),
+            offset,
+            more,
+            next,
+            next_header_at,
+            header_at: at,
+            data,
+        };
         let problem = |code, pointer| self.refuse_as(Error::BadFragment, code, pointer);
         if more && !data.len().is_multiple_of(8) {
             // "pointing to the Payload Length field of the fragment packet"
@@ -347,7 +359,7 @@ mod tests {
     fn outcome(bytes: &[u8]) -> std::result::Result<P, (Error, Option<(u8, u32)>)> {
         match read(bytes) {
             Ok(Content::Whole(upper)) => {
-                assert_eq!(bytes[upper.named_at], upper.protocol.0);
+                assert_eq!(bytes[upper.next_header_at], upper.protocol.0);
                 assert_eq!(&bytes[upper.offset..], upper.payload);
                 Ok(upper.protocol)
             }
@@ -452,12 +464,12 @@ mod tests {
             offset: 1232,
             more: true,
             next: P::UDP,
-            named_at: 40,
+            next_header_at: 40,
             header_at: 48,
             data: &[7; 16],
         };
         assert_eq!(read(&bytes), Ok(Content::Fragment(want)));
-        assert_eq!(bytes[want.named_at], P::FRAGMENT.0);
+        assert_eq!(bytes[want.next_header_at], P::FRAGMENT.0);
 
         let mut header = [0xee; FRAGMENT_LEN];
         put_fragment(&mut header, P::UDP, 1232, true, 9).unwrap();

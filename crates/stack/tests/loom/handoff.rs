@@ -5,8 +5,8 @@
 use crate::{
     check,
     napi::{
-        self, Context, Outside, Pass, Poller, Upper, Waiter, Wake, Watchdog,
-        handoff::{Handoff, Heir, Parting, Rest},
+        self, Context, KernelFds, Pass, Poller, Upper, Waiter, Wake, Watchdog,
+        handoff::{Handoff, IdleAction, ResignAction, Successor},
     },
     nic::{Frame, Ring, RingSender},
     sync::Arc,
@@ -94,7 +94,7 @@ impl Model {
             let waiter = Arc::new(Waiter::new().unwrap());
             for _ in 0..packets {
                 sockets.receive_by(at, &waiter, |waiter| {
-                    context.sleep(waiter, None, &mut Outside::nothing());
+                    context.sleep(waiter, None, &mut KernelFds::none());
                 });
             }
         })
@@ -114,7 +114,7 @@ impl Model {
     fn await_delivery(&self, at: usize) {
         let waiter = Arc::new(Waiter::new().unwrap());
         self.sockets.receive_by(at, &waiter, |waiter| {
-            waiter.sleep(None, &mut Outside::nothing());
+            waiter.sleep(None, &mut KernelFds::none());
         });
     }
 
@@ -131,16 +131,16 @@ impl Model {
 
 #[test]
 fn a_leaving_leader_and_a_resting_interrupt_thread_do_not_both_drop_the_queue() {
-    for heir in [Heir::Leader, Heir::Sleepers, Heir::Nobody] {
+    for successor in [Successor::Leader, Successor::Followers, Successor::InterruptThread] {
         check(None, move || {
             let handoff = Arc::new(Handoff::new());
             assert!(handoff.lead());
             let napi = {
                 let handoff = handoff.clone();
-                thread::spawn(move || handoff.rest() == Rest::Arm)
+                thread::spawn(move || handoff.go_idle() == IdleAction::Arm)
             };
-            let parting = handoff.resign(heir);
-            assert!(napi.join().unwrap() || parting != Parting::Nothing);
+            let parting = handoff.resign(successor);
+            assert!(napi.join().unwrap() || parting != ResignAction::Nothing);
         });
     }
 }
@@ -261,7 +261,7 @@ fn a_context_can_be_closed_while_a_leader_sleeps() {
         waiter.start();
         let leader = {
             let (context, waiter) = (model.context.clone(), waiter.clone());
-            thread::spawn(move || context.sleep(&waiter, None, &mut Outside::nothing()))
+            thread::spawn(move || context.sleep(&waiter, None, &mut KernelFds::none()))
         };
         let sockets = model.sockets.clone();
         model.sender.send(0);

@@ -24,10 +24,10 @@ pub(crate) mod word;
 
 pub(crate) use context::Context;
 use id::{MIN_NAPI_ID, NapiId};
-use pass::{Direct, Driver};
+use pass::{DirectBuffer, PolledBy};
 pub(crate) use pass::{Pass, Poller, Upper};
 use wait::WakeList;
-pub(crate) use wait::{Bedside, Outside, Waiter, Wake};
+pub(crate) use wait::{KernelFds, LeaderEpoll, Waiter, Wake};
 pub(crate) use watchdog::Watchdog;
 use word::Word;
 

@@ -2,7 +2,7 @@
 
 use crate::{
     check,
-    napi::{Bedside, Outside, Waiter, Wake},
+    napi::{KernelFds, LeaderEpoll, Waiter, Wake},
     sync::{Arc, AtomicU32, Ordering},
 };
 use loom::{sync::Mutex, thread};
@@ -54,7 +54,7 @@ fn no_wake_up_is_lost() {
         // Twice: a late wake-up of the first wait must not spoil the second.
         for _ in 0..2 {
             receive(&socket, &waiter, || {
-                waiter.sleep(None, &mut Outside::nothing());
+                waiter.sleep(None, &mut KernelFds::none());
             });
         }
         senders.into_iter().for_each(|sender| sender.join().unwrap());
@@ -65,9 +65,9 @@ fn no_wake_up_is_lost() {
 fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
     check(Some(3), || {
         let event = std::sync::Arc::new(crate::sys::eventfd().unwrap());
-        let bedside = Bedside::new().unwrap();
+        let leader_epoll = LeaderEpoll::new().unwrap();
         let waiter = Arc::new(Waiter::new().unwrap());
-        bedside.admit(&waiter, event.as_fd()).unwrap();
+        leader_epoll.register(&waiter, event.as_fd()).unwrap();
         waiter.start();
         let waker = {
             let waiter = waiter.clone();
@@ -77,7 +77,7 @@ fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
             let event = event.clone();
             thread::spawn(move || crate::sys::signal(std::os::fd::AsRawFd::as_raw_fd(&*event)))
         };
-        let woken = matches!(waiter.sleep_beside(&bedside, None), Wake::Woken);
+        let woken = matches!(waiter.sleep_on_leader_epoll(&leader_epoll, None), Wake::Woken);
         waker.join().unwrap();
         device.join().unwrap();
         assert!(woken || waiter.is_woken(), "the wake-up is lost");
@@ -90,7 +90,7 @@ fn a_wake_up_and_a_ready_kernel_descriptor_at_once_are_both_seen() {
         let event = std::sync::Arc::new(crate::sys::eventfd().unwrap());
         let fd = std::os::fd::AsRawFd::as_raw_fd(&*event);
         let waiter = Arc::new(Waiter::new().unwrap());
-        let mut outside = Outside::nothing();
+        let mut outside = KernelFds::none();
         outside.push(fd, libc::POLLIN);
         waiter.start();
         let waker = {
@@ -100,7 +100,7 @@ fn a_wake_up_and_a_ready_kernel_descriptor_at_once_are_both_seen() {
         crate::sys::signal(fd);
         let wake = waiter.sleep(None, &mut outside);
         waker.join().unwrap();
-        assert!(matches!(wake, Wake::Woken | Wake::Outside));
+        assert!(matches!(wake, Wake::Woken | Wake::KernelFds));
         assert!(waiter.is_woken() && outside.look(), "one of the two is lost");
     });
 }
@@ -118,7 +118,7 @@ fn a_timeout_and_a_wake_up_at_once_lose_no_wake_up() {
                 waiter.wake();
             })
         };
-        match waiter.sleep(Some(Duration::from_micros(1)), &mut Outside::nothing()) {
+        match waiter.sleep(Some(Duration::from_micros(1)), &mut KernelFds::none()) {
             Wake::Woken => assert_eq!(said.load(Ordering::Relaxed), 1, "woken before the store"),
             Wake::Timeout => {}
             other => panic!("{other:?}"),

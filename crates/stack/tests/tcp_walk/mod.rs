@@ -318,7 +318,7 @@ impl Walk {
                 _ => {}
             },
         }
-        let _ = (self.connection.ready(), self.connection.lingers(), self.connection.take_news());
+        let _ = (self.connection.ready(), self.connection.lingers(), self.connection.take_notify());
     }
 
     fn read(&mut self, choices: &mut Choices<'_>) {

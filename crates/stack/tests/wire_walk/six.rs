@@ -50,9 +50,9 @@ fn content<'a>(ip: &ipv6::Packet<&'a [u8]>) -> std::result::Result<Content<'a>, 
     let (bytes, content) = (ip.bytes(), ip.content());
     match content {
         Ok(Content::Whole(upper)) => {
-            assert_eq!(bytes[upper.named_at], upper.protocol.0);
+            assert_eq!(bytes[upper.next_header_at], upper.protocol.0);
             assert_eq!(&bytes[upper.offset..], upper.payload);
-            assert_eq!(upper.unknown().pointer as usize, upper.named_at);
+            assert_eq!(upper.unknown().pointer as usize, upper.next_header_at);
         }
         Ok(Content::Fragment(fragment)) => check_fragment(bytes, &fragment),
         Err(Refused { problem: Some(problem), error }) => {
@@ -69,7 +69,7 @@ fn check_fragment(bytes: &[u8], f: &Fragment<'_>) {
     assert!(f.more || f.offset != 0);
     assert!(!f.data.is_empty() && (!f.more || f.data.len().is_multiple_of(8)));
     assert!(f.header_at - ipv6::HEADER_LEN + f.offset + f.data.len() <= ipv6::MAX_PAYLOAD);
-    assert_eq!(bytes[f.named_at], Protocol::FRAGMENT.0);
+    assert_eq!(bytes[f.next_header_at], Protocol::FRAGMENT.0);
     assert_eq!(&bytes[f.header_at + FRAGMENT_LEN..], f.data);
     let mut again = [0; FRAGMENT_LEN];
     put_fragment(&mut again, f.next, f.offset, f.more, f.ident).expect("as it was");

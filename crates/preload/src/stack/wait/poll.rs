@@ -8,7 +8,7 @@ use crate::{
     kernel, memory,
     stack::{answer, error, internal_fds},
 };
-use busypoll_stack::{Entry, Events, Source, napi::Outside, poll_beside};
+use busypoll_stack::{Entry, Events, Source, napi::KernelFds, poll_with_kernel_fds};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use std::{cell::Cell, io, mem::ManuallyDrop, slice, sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ pub struct MixedSet {
     ours: Vec<Ours>,
     /// For each outside descriptor, its index in the caller's entries.
     indices: Vec<usize>,
-    outside: Outside,
+    outside: KernelFds,
     micros: u32,
     counts: Option<Counts>,
 }
@@ -111,7 +111,7 @@ impl MixedSet {
         MixedSet {
             ours: Vec::new(),
             indices: Vec::new(),
-            outside: Outside::nothing(),
+            outside: KernelFds::none(),
             micros: 0,
             counts: None,
         }
@@ -137,8 +137,13 @@ impl MixedSet {
             || Ok(None),
             || {
                 loop {
-                    poll_beside(&mut self.ours, micros, deadline.left(), &mut self.outside)?;
-                    // `poll_beside` has checked everything.
+                    poll_with_kernel_fds(
+                        &mut self.ours,
+                        micros,
+                        deadline.left(),
+                        &mut self.outside,
+                    )?;
+                    // `poll_with_kernel_fds` has checked everything.
                     if self.found().next().is_some() || deadline.is_over() {
                         return Ok(());
                     }
@@ -178,7 +183,7 @@ impl MixedSet {
         for at in 0..self.indices.len() {
             let fd = self.outside.found().get(at);
             if fd.is_some_and(|fd| fd.revents != 0 && fd.revents & counts(fd.events) == 0) {
-                self.outside.pass_over(at);
+                self.outside.ignore(at);
             }
         }
     }
@@ -227,14 +232,14 @@ pub fn wait_for_kernel_fd(
     restart: Restart,
 ) -> io::Result<i16> {
     let deadline = Deadline::after(limit);
-    let mut outside = Outside::nothing();
+    let mut outside = KernelFds::none();
     outside.push(fd, events);
     if !outside.look()
         && !deadline.is_over()
         && let Some(inside) = Inside::enter()
     {
         let nothing: &mut [Ours] = &mut [];
-        inside.wait(restart, || poll_beside(nothing, 0, deadline.left(), &mut outside))?;
+        inside.wait(restart, || poll_with_kernel_fds(nothing, 0, deadline.left(), &mut outside))?;
     }
     Ok(outside.found().first().map_or(0, |found| found.revents))
 }

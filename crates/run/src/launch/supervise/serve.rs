@@ -95,7 +95,7 @@ impl Applied<'_> {
         fd: RawFd,
         lines: &mut Vec<String>,
     ) -> Option<Settings> {
-        let taken = match process.take(fd) {
+        let taken = match process.duplicate_fd(fd) {
             Ok(taken) => taken?,
             Err(error) => {
                 lines.extend(failed(process, &error));
@@ -205,7 +205,7 @@ impl Responder<'_> {
 
     /// The program is about to set the polling of this socket itself.
     fn leave_alone(&self, process: &Process, fd: RawFd) {
-        if let Ok(Some(taken)) = process.take(fd)
+        if let Ok(Some(taken)) = process.duplicate_fd(fd)
             && let Ok(cookie) = socket::cookie(&taken)
         {
             self.policy.program_set.add(cookie);
@@ -363,7 +363,7 @@ impl Watcher<'_> {
     /// Gives an epoll instance the parameters that its sockets need, whose settings are given by inode.
     fn configure_epoll(&self, process: &Process, fd: RawFd, sockets: &HashMap<u64, Settings>) {
         let Some(wanted) = settings_of_epoll(process, fd, sockets).map(params) else { return };
-        let Ok(Some(taken)) = process.take(fd) else { return };
+        let Ok(Some(taken)) = process.duplicate_fd(fd) else { return };
         if let Ok(current) = epoll::params(&taken)
             && self.policy.ours.contains(&current.busy_poll_usecs)
             && current != wanted

@@ -136,7 +136,7 @@ impl Watched {
         let mut sockets = HashMap::new();
         for descriptor in &descriptors {
             let Kind::Socket { inode } = descriptor.kind else { continue };
-            if let Ok(Some(taken)) = self.process.take(descriptor.fd)
+            if let Ok(Some(taken)) = self.process.duplicate_fd(descriptor.fd)
                 && let Some(settings) = settings_of(policy, &self.process, &taken)
             {
                 ours.program_set.if_not_set(&taken, || {
@@ -149,7 +149,7 @@ impl Watched {
             }
         }
         for descriptor in descriptors.iter().filter(|d| d.kind == Kind::Epoll) {
-            let Ok(Some(taken)) = self.process.take(descriptor.fd) else { continue };
+            let Ok(Some(taken)) = self.process.duplicate_fd(descriptor.fd) else { continue };
             if !epoll::params(&taken).is_ok_and(|now| ours.values.contains(&now.busy_poll_usecs)) {
                 continue;
             }

@@ -37,10 +37,10 @@ impl Flow {
         Flow { core, inet }
     }
 
-    /// For [`Poller::likely`](crate::napi::Poller::likely): a thread that polls for this flow finds it without a
-    /// lookup in the table.
+    /// For [`Poller::expected_flow`](crate::napi::Poller::expected_flow): a thread that polls for this flow finds it
+    /// without a lookup in the table.
     #[inline]
-    pub(crate) fn likely(&self) -> &(dyn Any + Send + Sync) {
+    pub(crate) fn expected_flow(&self) -> &(dyn Any + Send + Sync) {
         &self.core
     }
 
@@ -58,7 +58,7 @@ impl Flow {
     pub fn attach(&self, endpoint: Arc<dyn TcpEndpoint>, pass: &mut Pass<'_>) {
         let mut state = self.core.lock();
         // The present state includes what was not reported yet.
-        state.connection.take_news();
+        state.connection.take_notify();
         endpoint.changed(state.connection.ready(), state.napi, pass);
         state.endpoint = Some(endpoint);
     }
@@ -134,7 +134,7 @@ impl Flow {
     }
 
     /// The reader waits for more data: sends the ACK that was left to its answer
-    /// ([`ack_is_left`](TcpEndpoint::ack_is_left)), if no segment has carried it.
+    /// ([`ack_deferred_to_reader`](TcpEndpoint::ack_deferred_to_reader)), if no segment has carried it.
     #[cold]
     pub fn reader_waits(&self, pass: &mut Pass<'_>) {
         self.call(pass, |connection, _| connection.reader_waits());
@@ -156,8 +156,8 @@ impl Flow {
     }
 
     /// The process exits: resets the connection if received data was not read or `linger` is zero, else sends FIN.
-    pub fn leave(&self, pass: &mut Pass<'_>) {
-        self.call(pass, |connection, now| connection.leave(now));
+    pub fn close_at_exit(&self, pass: &mut Pass<'_>) {
+        self.call(pass, |connection, now| connection.close_at_exit(now));
     }
 
     /// Whether data or the FIN of a closed flow is not acknowledged yet.
@@ -199,8 +199,8 @@ impl Flow {
 
     /// Makes an error that was taken pending again, unless there is another.
     #[cold]
-    pub fn put_back_error(&self, errno: i32, pass: &mut Pass<'_>) {
-        self.call(pass, |connection, _| connection.put_back_error(errno));
+    pub fn restore_error(&self, errno: i32, pass: &mut Pass<'_>) {
+        self.call(pass, |connection, _| connection.restore_error(errno));
     }
 
     /// The options in force.
@@ -231,8 +231,8 @@ impl Flow {
     }
 
     /// The same, and one more for the peer's FIN (`TCP_INQ`).
-    pub fn unread_with_end(&self) -> usize {
-        self.core.lock().connection.unread_with_end()
+    pub fn unread_with_fin(&self) -> usize {
+        self.core.lock().connection.unread_with_fin()
     }
 
     /// The present sizes of both buffers (`SO_SNDBUF`, `SO_RCVBUF`).

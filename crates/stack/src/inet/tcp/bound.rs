@@ -1,7 +1,7 @@
 //! bind(2): claims an address and port before it is known whether the socket will listen or connect.
 
 use super::{
-    ConnectOptions, Flow, Hold, ListenOptions, Listening, TcpEndpoint,
+    ConnectOptions, Flow, ListenOptions, Listening, PortRef, TcpEndpoint,
     claims::{Claim, Kind},
     connect::LocalPort,
     listener::HeldPort,
@@ -42,7 +42,7 @@ impl Inet {
     ///
     /// # Errors
     /// EADDRINUSE if a socket listens there; EADDRNOTAVAIL.
-    pub(crate) fn tcp_bind_agreed(
+    pub(crate) fn tcp_bind_kernel_port(
         self: &Arc<Inet>,
         local: SocketAddr,
         options: &ListenOptions,
@@ -83,7 +83,7 @@ impl TcpBound {
     pub fn listen(
         &self,
         options: ListenOptions,
-        hold: Option<Hold>,
+        hold: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
         let own = match self.from_kernel {
@@ -101,7 +101,7 @@ impl TcpBound {
         &self,
         remote: SocketAddr,
         options: &ConnectOptions,
-        hold: Option<Hold>,
+        hold: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {

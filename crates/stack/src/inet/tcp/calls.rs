@@ -3,7 +3,7 @@
 use super::{
     Ready, TcpOptions,
     connection::{Connection, State, errno},
-    options::Own,
+    options::CompactOptions,
     output::DEFAULT_MSS,
     recovery::Settings,
 };
@@ -166,7 +166,7 @@ impl Connection {
 
     /// The process exits, and the kernel would [`close`](Connection::close) the connection: does as much of that as
     /// other threads that still wait on it do not see.
-    pub fn leave(&mut self, now: Instant) {
+    pub fn close_at_exit(&mut self, now: Instant) {
         if self.receiver.available() > 0 || self.options.linger == Some(Duration::ZERO) {
             self.count(Count::TCPAbortOnClose);
             return self.end_with_reset();
@@ -196,7 +196,7 @@ impl Connection {
         if new == old {
             return;
         }
-        self.options = Own::new(&new);
+        self.options = CompactOptions::new(&new);
         self.notify |= new.receive_low_water != old.receive_low_water;
         self.notify |= new.oob_inline != old.oob_inline;
         if new.nodelay && (!old.nodelay || old.cork && !new.cork) {
@@ -242,7 +242,7 @@ impl Connection {
         // Applied once for each call: applications set it again after every read.
         if let Some(quick) = self.options.quick_ack {
             self.receiver.set_quick_ack(quick);
-            self.options = Own::new(&TcpOptions { quick_ack: None, ..self.options() });
+            self.options = CompactOptions::new(&TcpOptions { quick_ack: None, ..self.options() });
         }
     }
 
@@ -268,7 +268,7 @@ impl Connection {
             if self.receiver.is_readable(low) {
                 ready = ready | Ready::READABLE;
             } else if self.receiver.available() > apart {
-                ready = ready | Ready::LITTLE;
+                ready = ready | Ready::BELOW_LOWAT;
             }
             if self.write_shut || self.is_writable() {
                 ready = ready | Ready::WRITABLE;

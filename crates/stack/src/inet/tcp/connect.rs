@@ -1,7 +1,7 @@
 //! Active opens: the choice of a port, and the first SYN.
 
 use super::{
-    Flow, Hold, TcpEndpoint, TcpOptions,
+    Flow, PortRef, TcpEndpoint, TcpOptions,
     claims::{FlowClaim, Kind, candidates},
     connection::{Connection, Start},
     flow::{Core, NewFlow, mss},
@@ -67,7 +67,7 @@ impl Inet {
         local: SocketAddr,
         remote: SocketAddr,
         options: &ConnectOptions,
-        hold: Option<Hold>,
+        hold: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
@@ -79,12 +79,12 @@ impl Inet {
     ///
     /// # Errors
     /// As [`tcp_connect`](Inet::tcp_connect); EADDRNOTAVAIL if there is such a connection with `remote`.
-    pub(crate) fn tcp_connect_given(
+    pub(crate) fn tcp_connect_kernel_port(
         self: &Arc<Inet>,
         local: SocketAddr,
         remote: SocketAddr,
         options: &ConnectOptions,
-        hold: Option<Hold>,
+        hold: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
@@ -96,7 +96,7 @@ impl Inet {
         (local, how): (SocketAddr, LocalPort),
         remote: SocketAddr,
         options: &ConnectOptions,
-        hold: Option<Hold>,
+        hold: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
@@ -125,7 +125,7 @@ impl Inet {
         let start = Start {
             iss: after.unwrap_or_else(|| self.tcp.secrets.isn(&tuple, pass.now)),
             ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
-            mss: mss(path.most()),
+            mss: mss(path.max_transport_len()),
         };
         let connection = Connection::connect(&self.tcp.shared, &options.tcp, start, pass.now);
         // The answer to the SYN most likely comes on the paired receive queue.

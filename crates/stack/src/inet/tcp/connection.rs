@@ -2,14 +2,14 @@
 //!
 //! Segments come in by [`Connection::segment`] (`input`), time by [`Connection::timer`] (`timers`). Segments to send
 //! go out by [`Connection::transmit`] (`output`). No lock, no clock, no I/O. After each other call the caller calls
-//! `transmit`, then [`Connection::take_news`] and [`Connection::deadline`].
+//! `transmit`, then [`Connection::take_notify`] and [`Connection::deadline`].
 
 use super::{
     BufferSizes, TcpOptions,
     handshake::{Agreed, Request, SynState},
     isn,
     marks::Marks,
-    options::Own,
+    options::CompactOptions,
     receive::Receiver,
     recovery::{self, Recovery},
     segment::Segment,
@@ -239,7 +239,7 @@ pub struct Connection {
 
     pub(super) error: Option<i32>,
     pub(super) soft_error: Option<i32>,
-    pub(super) options: Own,
+    pub(super) options: CompactOptions,
     pub(super) counts: Counts,
 }
 
@@ -353,7 +353,7 @@ impl Connection {
             last_data_out: now,
             error: None,
             soft_error: None,
-            options: Own::new(options),
+            options: CompactOptions::new(options),
             counts: Counts::default(),
             shared: shared.clone(),
         };
@@ -370,7 +370,7 @@ impl Connection {
     /// Whether a waiter is to be notified of something that happened since the last call: data or the end of the
     /// stream has come, there is write space, the connection is made or closed.
     #[inline]
-    pub fn take_news(&mut self) -> bool {
+    pub fn take_notify(&mut self) -> bool {
         // With little allowed to wait unsent, sending makes write space; so may an option.
         self.check_write_space();
         std::mem::take(&mut self.notify)
@@ -394,7 +394,7 @@ impl Connection {
     }
 
     /// Makes an error that was taken pending again, unless there is another.
-    pub fn put_back_error(&mut self, errno: i32) {
+    pub fn restore_error(&mut self, errno: i32) {
         self.error.get_or_insert(errno);
         self.notify = true;
     }
@@ -423,7 +423,7 @@ impl Connection {
     }
 
     /// The same, and one more for the peer's FIN, even if it was read (`tcp_inq_hint`).
-    pub fn unread_with_end(&self) -> usize {
+    pub fn unread_with_fin(&self) -> usize {
         self.receiver.available() + usize::from(self.peer_done)
     }
 
@@ -535,7 +535,7 @@ impl Connection {
     pub(super) fn enter(&mut self, state: State) {
         match (self.state.is_current(), state.is_current()) {
             (false, true) => self.count(Count::TcpCurrEstab),
-            (true, false) => self.shared.counters.one_less(Count::TcpCurrEstab),
+            (true, false) => self.shared.counters.decrement(Count::TcpCurrEstab),
             _ => {}
         }
         self.state = state;

@@ -34,7 +34,7 @@ fn exchange(from: &mut Connection, to: &mut Connection, wire: &mut Wire, now: In
     for (header, payload) in &wire[..used] {
         to.segment(&Segment { payload, ..header.clone() }, now);
     }
-    black_box((from.deadline(), to.deadline(), to.take_news(), to.ready()));
+    black_box((from.deadline(), to.deadline(), to.take_notify(), to.ready()));
 }
 
 pub(super) fn pair(options: &TcpOptions) -> [Connection; 2] {

@@ -45,7 +45,8 @@ impl Inet {
         if self.tcp_deferred_flow(&tuple, &segment, arrival, pass) {
             return;
         }
-        if let Some(core) = pass.likely.and_then(|likely| likely.downcast_ref::<Arc<Core>>())
+        if let Some(core) =
+            pass.expected_flow.and_then(|expected_flow| expected_flow.downcast_ref::<Arc<Core>>())
             && core.tuple == tuple
             && core.segment(self, &segment, arrival, pass)
         {
@@ -93,12 +94,12 @@ impl Inet {
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
     ) -> bool {
-        let Some(last) = pass.later.take() else { return false };
+        let Some(last) = pass.deferred.take() else { return false };
         let taken = match last.downcast_ref::<Core>() {
             Some(core) if core.tuple == *tuple => core.segment_again(self, segment, arrival, pass),
             _ => false,
         };
-        pass.later = Some(last);
+        pass.deferred = Some(last);
         taken
     }
 

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     inet::{
-        Count, Inet, Path, PathOptions, SendError, back::Back, input::Arrival, segments::Run,
-        template::Room,
+        Count, Inet, Path, PathOptions, SendError, input::Arrival, reply_path::ReplyPath,
+        segments::SegmentBatch, template::TransportBuf,
     },
     napi::Pass,
     time::Instant,
@@ -24,18 +24,22 @@ const ECN_CAPABLE: u8 = 2;
 
 /// Sends one segment of a connection between the ends of `tuple`.
 #[inline]
-pub(super) fn push(run: &mut Run<'_>, tuple: &Tuple, out: &Outgoing<'_>) -> Result<(), SendError> {
+pub(super) fn push(
+    batch: &mut SegmentBatch<'_>,
+    tuple: &Tuple,
+    out: &Outgoing<'_>,
+) -> Result<(), SendError> {
     let len = parse::header_len(&out.segment.options) + out.payload.len();
     let ecn = if out.ecn_capable { ECN_CAPABLE } else { 0 };
-    run.push(len, ecn, |room| write_segment(room, tuple, out))?;
+    batch.push(len, ecn, |room| write_segment(room, tuple, out))?;
     if out.last {
-        run.doorbell();
+        batch.doorbell();
     }
     Ok(())
 }
 
 #[inline(always)]
-fn write_segment(room: Room<'_>, tuple: &Tuple, out: &Outgoing<'_>) {
+fn write_segment(room: TransportBuf<'_>, tuple: &Tuple, out: &Outgoing<'_>) {
     let ports = (tuple.local_port(), tuple.remote_port());
     let Ok(mut to) = parse::write_header(room.bytes, ports, &out.segment) else { return };
     for piece in out.payload.clone() {
@@ -51,16 +55,16 @@ fn write_segment(room: Room<'_>, tuple: &Tuple, out: &Outgoing<'_>) {
 
 /// The route of an answer to a segment for which no state is kept.
 pub(super) enum ReplyRoute<'a> {
-    Back(Back<'a>),
+    Back(ReplyPath<'a>),
     Over(Path),
 }
 
 impl ReplyRoute<'_> {
     /// The most bytes of header and data in one segment.
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn max_transport_len(&self) -> usize {
         match self {
-            ReplyRoute::Back(back) => back.most(),
-            ReplyRoute::Over(path) => path.most(),
+            ReplyRoute::Back(back) => back.max_transport_len(),
+            ReplyRoute::Over(path) => path.max_transport_len(),
         }
     }
 }
@@ -81,7 +85,7 @@ impl Inet {
         now: Instant,
     ) -> Result<ReplyRoute<'a>, SendError> {
         let ends = (tuple.local(), tuple.remote());
-        match self.way_back(arrival, Protocol::TCP, ends, options) {
+        match self.reply_path(arrival, Protocol::TCP, ends, options) {
             Some(back) => Ok(ReplyRoute::Back(back)),
             None => self.tcp_path(ends, arrival.queue, options, now).map(ReplyRoute::Over),
         }
@@ -120,6 +124,6 @@ impl Inet {
             self.tcp_count(Count::TcpOutRsts);
         }
         // A peer that waits for it will ask again.
-        let _ = push(&mut self.run(path, now), tuple, &out);
+        let _ = push(&mut self.segment_batch(path, now), tuple, &out);
     }
 }

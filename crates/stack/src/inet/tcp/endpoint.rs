@@ -20,12 +20,12 @@ impl Ready {
     /// [`Flow::take_error`](super::Flow::take_error) has one (`POLLERR`).
     pub const ERROR: Ready = Ready(16);
     /// Data, but less than `SO_RCVLOWAT`: poll(2) does not report it, though a receive may take it.
-    pub const LITTLE: Ready = Ready(32);
+    pub const BELOW_LOWAT: Ready = Ready(32);
     /// An urgent byte can be received (`POLLPRI`).
     pub const URGENT: Ready = Ready(128);
     /// With [`WRITABLE`](Ready::WRITABLE): a waiter had found no room, and now there is some. Reported even if
     /// `WRITABLE` was reported before.
-    pub const ROOM: Ready = Ready(64);
+    pub const WRITE_SPACE: Ready = Ready(64);
 
     /// Whether all bits of `other` are set.
     #[inline]
@@ -57,8 +57,8 @@ impl fmt::Debug for Ready {
             (Ready::READ_CLOSED, "read-closed"),
             (Ready::HANGUP, "hangup"),
             (Ready::ERROR, "error"),
-            (Ready::LITTLE, "little"),
-            (Ready::ROOM, "room"),
+            (Ready::BELOW_LOWAT, "below_lowat"),
+            (Ready::WRITE_SPACE, "write_space"),
             (Ready::URGENT, "urgent"),
         ];
         f.debug_set().entries(names.iter().filter(|(bit, _)| self.has(*bit)).map(|n| n.1)).finish()
@@ -94,9 +94,9 @@ pub trait TcpEndpoint: Send + Sync {
     /// [receives](TcpEndpoint::receives), is not acknowledged yet, so that the answer can carry the ACK. If there is
     /// no answer and the receiver waits again, it has to call [`Flow::reader_waits`](super::Flow::reader_waits)
     /// first.
-    fn ack_is_left(&self) {}
+    fn ack_deferred_to_reader(&self) {}
 }
 
 /// Something that must live as long as a port is in use: on an interface shared with the kernel its companion socket
 /// and the steering. Listeners, flows (closed ones until they are done) and TIME_WAIT entries share it.
-pub type Hold = Arc<dyn Any + Send + Sync>;
+pub type PortRef = Arc<dyn Any + Send + Sync>;

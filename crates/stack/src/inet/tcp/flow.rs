@@ -6,7 +6,7 @@
 //! claims, table and wheel, which are leaves. Packets to ourselves are delivered after all locks are released.
 
 use super::{
-    Hold, Ready, TcpEndpoint,
+    PortRef, Ready, TcpEndpoint,
     claims::FlowClaim,
     connection::{Connection, State as Phase},
     emit,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     inet::{Count, Inet, Path, PathOptions, SendError, input::Arrival},
-    ledger::{Place, Standing},
+    ledger::{LedgerSlot, SocketState},
     napi::{NapiId, Pass},
     sync::{Mutex, MutexGuard, lock},
     time::Instant,
@@ -66,7 +66,7 @@ pub(super) struct State {
     pub(super) napi: Option<NapiId>,
     pub(super) deferred_close: DeferredClose,
     flow_claim: FlowClaim,
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<PortRef>,
     /// It is in the table.
     in_table: bool,
     /// The transmit ring was full.
@@ -80,7 +80,7 @@ pub(super) struct State {
     /// When an ACK next confirms the neighbour.
     confirm_at: Instant,
     /// The entry in the host's ledger.
-    ledger_entry: Option<Place>,
+    ledger_entry: Option<LedgerSlot>,
 }
 
 /// The parts of a new flow.
@@ -91,7 +91,7 @@ pub(super) struct NewFlow {
     pub(super) endpoint: Option<Arc<dyn TcpEndpoint>>,
     pub(super) napi: Option<NapiId>,
     pub(super) flow_claim: FlowClaim,
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<PortRef>,
 }
 
 impl Core {
@@ -162,7 +162,7 @@ impl Core {
             if !std::mem::replace(&mut state.deferred, true) {
                 // Only flows are put on this list.
                 state.next_deferred =
-                    pass.later.replace(self.clone()).and_then(|next| next.downcast().ok());
+                    pass.deferred.replace(self.clone()).and_then(|next| next.downcast().ok());
             }
             return true;
         }
@@ -187,11 +187,11 @@ impl Core {
         state.in_table
     }
 
-    /// The pass that deferred this flow is over. `pass.later` gets the flows deferred before it.
+    /// The pass that deferred this flow is over. `pass.deferred` gets the flows deferred before it.
     pub(super) fn run_deferred(self: &Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
         let mut state = self.enter(pass);
         state.deferred = false;
-        pass.later = state.next_deferred.take().map(|next| next as Arc<dyn Any + Send + Sync>);
+        pass.deferred = state.next_deferred.take().map(|next| next as Arc<dyn Any + Send + Sync>);
         state.leave_ack(|endpoint| endpoint.receives(pass));
         self.finish(state, inet, pass);
     }
@@ -327,7 +327,7 @@ impl State {
             && reads(endpoint)
             && self.connection.leave_ack_to_reader()
         {
-            endpoint.ack_is_left();
+            endpoint.ack_deferred_to_reader();
         }
     }
 
@@ -347,11 +347,14 @@ impl State {
     /// Notifies the endpoint, if there is something to report.
     #[inline]
     fn notify(&mut self, pass: &mut Pass<'_>) {
-        if self.connection.take_news()
+        if self.connection.take_notify()
             && let Some(endpoint) = &self.endpoint
         {
-            let room =
-                if self.connection.take_write_space() { Ready::ROOM } else { Ready::default() };
+            let room = if self.connection.take_write_space() {
+                Ready::WRITE_SPACE
+            } else {
+                Ready::default()
+            };
             endpoint.changed(self.connection.ready() | room, self.napi, pass);
             if self.connection.take_sigurg() {
                 cold_path();
@@ -375,8 +378,8 @@ impl State {
             return self.connection.transmit(now, &mut |_| true);
         };
         let (mut full, mut too_big) = (false, false);
-        let mut run = inet.run(path, now);
-        self.connection.transmit(now, &mut |out| match emit::push(&mut run, tuple, out) {
+        let mut batch = inet.segment_batch(path, now);
+        self.connection.transmit(now, &mut |out| match emit::push(&mut batch, tuple, out) {
             Ok(()) => true,
             Err(SendError::RingFull) => {
                 full = true;
@@ -389,7 +392,7 @@ impl State {
                 true
             }
         });
-        drop(run);
+        drop(batch);
         self.ring_full = full;
         if too_big {
             self.fit_path(now);
@@ -414,7 +417,7 @@ impl State {
     /// `tcp_current_mss`).
     pub(super) fn fit_path(&mut self, now: Instant) {
         if let Some(path) = &self.path {
-            self.connection.path_mss(mss(path.most()), now);
+            self.connection.path_mss(mss(path.max_transport_len()), now);
         }
     }
 
@@ -433,7 +436,7 @@ impl State {
     /// If the connection is over, removes it from the table, or puts a TIME_WAIT entry in its place; later, if the
     /// ring was full. Returns the hold on the port, if it is not needed any more.
     #[cold]
-    fn retire(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) -> Option<Hold> {
+    fn retire(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) -> Option<PortRef> {
         let ours = Entry::Flow(core.clone());
         let hold = match self.connection.take_time_wait() {
             Some(wait) => {
@@ -471,7 +474,7 @@ impl State {
         }
         if let Some(ledger_entry) = &self.ledger_entry {
             let connection = &self.connection;
-            ledger_entry.note(&Standing {
+            ledger_entry.note(&SocketState {
                 state: connection.state().number(),
                 snd_nxt: connection.snd_nxt.0,
                 rcv_nxt: connection.rcv_nxt().0,
@@ -529,7 +532,7 @@ impl Inet {
     /// A pass over a queue is over: sends what was deferred to its end.
     #[inline]
     pub(in crate::inet) fn tcp_end_of_pass(&self, pass: &mut Pass<'_>) {
-        while let Some(next) = pass.later.take() {
+        while let Some(next) = pass.deferred.take() {
             // Only flows are put on this list.
             if let Ok(core) = next.downcast::<Core>() {
                 core.run_deferred(self, pass);

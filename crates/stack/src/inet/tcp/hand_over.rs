@@ -1,7 +1,7 @@
 //! Hands a connection over to the kernel: what the kernel must know of it, and its end here, without a segment to the
 //! peer. See `socket/tcp/hand_over.rs` for the kernel's side.
 
-use super::Hold;
+use super::PortRef;
 use super::{
     application::Flow,
     connection::{Connection, State, errno},
@@ -11,7 +11,7 @@ use std::{io, net::SocketAddr};
 
 /// The state of a connection, for the kernel.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct RepairState {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     /// The number of the first byte that is not acknowledged.
@@ -42,11 +42,11 @@ pub(crate) struct Standing {
 
 impl Connection {
     /// `None` in states that the kernel cannot be brought to.
-    fn standing(
+    fn repair_state(
         &self,
         (local, remote): (SocketAddr, SocketAddr),
         now: Instant,
-    ) -> Option<Standing> {
+    ) -> Option<RepairState> {
         let synchronised = matches!(
             self.state,
             State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
@@ -57,7 +57,7 @@ impl Connection {
         let (start, end) = (self.buffer.start(), self.buffer.end());
         let sent = if self.snd_nxt.before(end) { self.snd_nxt } else { end };
         let (rcv_nxt, edge) = self.receiver.offered();
-        Some(Standing {
+        Some(RepairState {
             local,
             remote,
             snd_una: start.0,
@@ -89,12 +89,12 @@ impl Flow {
         &self,
         error: i32,
         pass: &mut Pass<'_>,
-        give: impl FnOnce(&Standing) -> io::Result<()>,
-    ) -> io::Result<Option<Hold>> {
+        give: impl FnOnce(&RepairState) -> io::Result<()>,
+    ) -> io::Result<Option<PortRef>> {
         let ends = (self.local(), self.remote());
         let mut state = self.core.enter(pass);
-        let standing = state.connection.standing(ends, pass.now);
-        give(&standing.ok_or_else(|| errno(libc::EINVAL))?)?;
+        let repair_state = state.connection.repair_state(ends, pass.now);
+        give(&repair_state.ok_or_else(|| errno(libc::EINVAL))?)?;
         let hold = state.hold.clone();
         state.connection.end_handed_over(error);
         self.core.finish(state, &self.inet, pass);

@@ -34,7 +34,7 @@ impl Connection {
     }
 
     /// As [`segment`](Connection::segment), for a reader that may be waiting. The data is offered to the reader if
-    /// there is no other [notification](Connection::take_news). Returns whether the reader took it.
+    /// there is no other [notification](Connection::take_notify). Returns whether the reader took it.
     #[inline(always)]
     pub(super) fn segment_for(
         &mut self,

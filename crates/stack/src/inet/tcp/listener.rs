@@ -2,13 +2,13 @@
 //! here.
 
 use super::{
-    Config, Flow, Hold, Ready, TcpEndpoint, TcpOptions,
+    Config, Flow, PortRef, Ready, TcpEndpoint, TcpOptions,
     claims::{Claim, Claims, FlowClaim, Kind, candidates},
     flow::{Core, DeferredClose},
 };
 use crate::{
     inet::{EPHEMERAL, Inet, PathOptions},
-    ledger::{LISTEN, Place, Standing},
+    ledger::{LISTEN, LedgerSlot, SocketState},
     napi::Pass,
     sync::{Mutex, lock},
     time::Instant,
@@ -79,20 +79,20 @@ struct State {
     reserved: u32,
     queue: VecDeque<Arc<Core>>,
     cookie_at: Option<Instant>,
-    hold: Option<Hold>,
+    hold: Option<PortRef>,
     closed: bool,
     /// The entry in the host's ledger.
-    ledger_entry: Option<Place>,
+    ledger_entry: Option<LedgerSlot>,
 }
 
 impl State {
     fn update_ledger(&self) {
         if let Some(ledger_entry) = &self.ledger_entry {
-            ledger_entry.note(&Standing {
+            ledger_entry.note(&SocketState {
                 state: LISTEN,
                 unread: self.queue.len(),
                 unacknowledged: self.backlog as usize,
-                ..Standing::default()
+                ..SocketState::default()
             });
         }
     }
@@ -123,7 +123,7 @@ impl Listener {
         FlowClaim { kind: self.claim.kind.connected(), chosen: false }
     }
 
-    pub(super) fn hold(&self) -> Option<Hold> {
+    pub(super) fn hold(&self) -> Option<PortRef> {
         lock(&self.state).hold.clone()
     }
 
@@ -226,7 +226,7 @@ impl Inet {
         self: &Arc<Inet>,
         local: SocketAddr,
         options: ListenOptions,
-        hold: Option<Hold>,
+        hold: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
         self.tcp_listen_at(local, HeldPort::Nothing, options, hold, endpoint)
@@ -238,7 +238,7 @@ impl Inet {
         local: SocketAddr,
         own: HeldPort<'_>,
         options: ListenOptions,
-        hold: Option<Hold>,
+        hold: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
         let address = local.ip().to_canonical();

@@ -5,8 +5,8 @@
 //! through a depot, eight chunks at a time.
 
 use crate::{
+    memory_pressure::{self, Level},
     pool::{Last, Lent, Pool},
-    scarce::{self, Level},
     sync::{AtomicU64, Mutex, Ordering},
 };
 use std::{cell::Cell, convert::Infallible, ptr};
@@ -73,7 +73,7 @@ impl Memory {
     /// dropped.
     #[inline]
     pub fn exhausted(&self) -> bool {
-        self.pressure() && self.used() >= self.high || scarce::is(Level::Short)
+        self.pressure() && self.used() >= self.high || memory_pressure::is(Level::Short)
     }
 
     /// A chunk with undefined content. The caller has asked [`exhausted`](Memory::exhausted).

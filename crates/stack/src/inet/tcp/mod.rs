@@ -63,12 +63,12 @@ mod wheel;
 pub use application::Flow;
 pub use bound::TcpBound;
 pub use connect::ConnectOptions;
-pub use endpoint::{Hold, Ready, TcpEndpoint};
-pub(crate) use hand_over::Standing;
+pub use endpoint::{PortRef, Ready, TcpEndpoint};
+pub(crate) use hand_over::RepairState;
 pub(crate) use handshake::timeouts_for;
 pub use listener::{ListenOptions, Listening};
 pub use marks::Mark;
-pub use options::Own;
+pub use options::CompactOptions;
 pub(super) use state::Tcp;
 
 /// Which congestion control a connection uses (`TCP_CONGESTION`).

@@ -30,18 +30,18 @@ static DEFAULT: TcpOptions = TcpOptions {
 
 /// The options of a connection or an idle socket.
 #[derive(Clone, Debug, Default)]
-pub struct Own {
+pub struct CompactOptions {
     pub(super) nodelay: bool,
     pub(super) cork: bool,
     rest: Option<Box<TcpOptions>>,
 }
 
-impl Own {
+impl CompactOptions {
     /// From the options that a program has set.
-    pub fn new(options: &TcpOptions) -> Own {
+    pub fn new(options: &TcpOptions) -> CompactOptions {
         let TcpOptions { nodelay, cork, .. } = *options;
         let rest = TcpOptions { nodelay: false, cork: false, ..*options };
-        Own { nodelay, cork, rest: (rest != DEFAULT).then(|| Box::new(rest)) }
+        CompactOptions { nodelay, cork, rest: (rest != DEFAULT).then(|| Box::new(rest)) }
     }
 
     /// All options.
@@ -51,7 +51,7 @@ impl Own {
 }
 
 /// All options except `nodelay` and `cork`.
-impl Deref for Own {
+impl Deref for CompactOptions {
     type Target = TcpOptions;
 
     #[inline]
@@ -70,7 +70,7 @@ mod tests {
         let often = TcpOptions { nodelay: true, ..DEFAULT };
         let rare = TcpOptions { cork: true, syn_count: 3, ..DEFAULT };
         for (options, boxed) in [(DEFAULT, false), (often, false), (rare, true)] {
-            let own = Own::new(&options);
+            let own = CompactOptions::new(&options);
             assert_eq!((own.get(), own.rest.is_some()), (options, boxed));
         }
     }

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     inet::{Count, Inet, Path, input::Arrival},
+    memory_pressure::{self, Level},
     napi::Pass,
-    scarce::{self, Level},
     sync::{Mutex, lock},
 };
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Inet {
             self.tcp_count(Count::TcpExtTCPReqQFullDrop);
             return self.tcp_count(Count::TcpExtListenDrops);
         }
-        if listener.accept_queue_is_full() || scarce::is(Level::Short) {
+        if listener.accept_queue_is_full() || memory_pressure::is(Level::Short) {
             self.tcp_count(Count::TcpExtListenOverflows);
             return self.tcp_count(Count::TcpExtListenDrops);
         }
@@ -78,7 +78,7 @@ impl Inet {
         let start = Start {
             iss: after.map_or_else(|| self.tcp.secrets.isn(&tuple, pass.now), |(_, iss)| iss),
             ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
-            mss: mss(path.most()),
+            mss: mss(path.max_transport_len()),
         };
         let mut request = Request::new(&self.tcp.shared, &options, syn, start, pass.now);
         if !listener.syn_queue_add() {
@@ -120,7 +120,7 @@ impl Inet {
         };
         let ts_offset = self.tcp.secrets.timestamp_offset(&tuple);
         let iss = self.tcp.secrets.isn(&tuple, pass.now);
-        let start = Start { iss, ts_offset, mss: mss(route.most()) };
+        let start = Start { iss, ts_offset, mss: mss(route.max_transport_len()) };
         let mut request = Request::new(&self.tcp.shared, &options, syn, start, pass.now);
         self.tcp_count(Count::TcpExtTCPReqQFullDoCookies);
         self.tcp_count(Count::TcpExtSyncookiesSent);
@@ -158,7 +158,7 @@ impl Inet {
         let Ok(path) = self.tcp_path(ends, arrival.queue, path_options, pass.now) else {
             return true;
         };
-        let start = Start { iss: segment.ack - 1, ts_offset, mss: mss(path.most()) };
+        let start = Start { iss: segment.ack - 1, ts_offset, mss: mss(path.max_transport_len()) };
         let shared = &self.tcp.shared;
         let request = Request::from_cookie(shared, &options, segment, agreed, start, pass.now);
         match listener.reserve() {
@@ -192,7 +192,7 @@ impl Inet {
     ) -> Arc<Core> {
         let (options, _) = listener.options();
         let shared = &self.tcp.shared;
-        let mss = mss(path.most());
+        let mss = mss(path.max_transport_len());
         let connection = Connection::accepted(shared, &options, request, mss, pass.now);
         let flow_claim = listener.flow_claim();
         lock(&self.tcp.claims).add(&flow_claim.of(&tuple));

@@ -11,7 +11,7 @@ use super::{
     seq::Seq,
 };
 use crate::{
-    scarce::{self, Level},
+    memory_pressure::{self, Level},
     sync::Arc,
 };
 
@@ -68,7 +68,7 @@ impl Store {
             return len;
         }
         // Without any memory nothing is granted; chunks that are there already may be filled.
-        let granted = if scarce::is(Level::Out) { 0 } else { granted };
+        let granted = if memory_pressure::is(Level::Out) { 0 } else { granted };
         let origin = if is_empty { self.start } else { self.origin };
         let from = (at - origin) as usize;
         let mut chunks = self.chunks.present();

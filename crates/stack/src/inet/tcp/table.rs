@@ -96,14 +96,14 @@ impl Table {
     /// A copy of all entries.
     pub(super) fn all(&self) -> Vec<(Tuple, Entry)> {
         let mut all = Vec::with_capacity(self.len());
-        self.entries.read().each(|tuple, entry| all.push((*tuple, entry.clone())));
+        self.entries.read().for_each(|tuple, entry| all.push((*tuple, entry.clone())));
         all
     }
 
     /// The peers of connections, beyond their handshake, whose local end is `wanted`.
     pub(super) fn peers(&self, wanted: impl Fn(SocketAddr) -> bool) -> Vec<SocketAddr> {
         let mut peers = Vec::new();
-        self.entries.read().each(|tuple, entry| {
+        self.entries.read().for_each(|tuple, entry| {
             if !matches!(entry, Entry::SynQueue(_)) && wanted(tuple.local()) {
                 peers.push(tuple.remote());
             }

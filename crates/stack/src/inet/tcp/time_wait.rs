@@ -2,7 +2,7 @@
 //! and to repeat its last ACK. A small entry in the table, not a connection; Linux's `tcp_timewait_state_process`.
 
 use super::{
-    Hold,
+    PortRef,
     claims::FlowClaim,
     connection::TimeWait,
     input::{TIME_WAIT, millis},
@@ -33,7 +33,7 @@ pub(super) struct TimeWaitEntry {
 
 struct State {
     wait: TimeWait,
-    hold: Option<Hold>,
+    hold: Option<PortRef>,
     /// No other entry or listener shares the hold.
     own_port: bool,
     timer: Option<Handle>,
@@ -62,9 +62,9 @@ impl TimeWaitEntry {
         tuple: Tuple,
         wait: TimeWait,
         flow_claim: FlowClaim,
-        hold: Option<Hold>,
+        hold: Option<PortRef>,
         now: Instant,
-    ) -> Result<(), Option<Hold>> {
+    ) -> Result<(), Option<PortRef>> {
         let tcp = &inet.tcp;
         // The hold of a listener is shared, and kept in any case.
         let own_port = hold.as_ref().is_some_and(|hold| Arc::strong_count(hold) == 1);

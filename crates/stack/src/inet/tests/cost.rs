@@ -53,7 +53,7 @@ fn cost_of_a_datagram_in_and_out() {
         let info = Info { tx_checksum, ..info(MAC_A) };
         let iface = inet.add_interface(info, vec![Box::new(Sink([0; 2048]))], own);
         let checksum = if tx_checksum { Checksum::Partial } else { Checksum::Unverified };
-        let mut pass = Pass::new(None, Instant::ZERO, Driver::Interrupt);
+        let mut pass = Pass::new(None, Instant::ZERO, PolledBy::Interrupt);
         let mut sockets = Vec::new();
         for count in [1u16, 10_000] {
             while sockets.len() < count.into() {

@@ -41,7 +41,7 @@ fn the_largest_datagram_is_reassembled_from_reversed_fragments() {
 fn ip_pmtudisc_do_forbids_fragmentation_and_a_datagram_has_a_maximum() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
-    let options = PathOptions { discover: crate::inet::Discover::DO, ..PathOptions::default() };
+    let options = PathOptions { discover: crate::inet::PmtuDiscover::DO, ..PathOptions::default() };
     let path = a.path_with("0.0.0.0:1", "10.0.0.2:2", options).unwrap();
     assert_eq!(a.send(&path, &payload(1473)), Err(SendError::TooBig));
     a.send(&path, &payload(1472)).unwrap();
@@ -53,7 +53,7 @@ fn ip_pmtudisc_do_forbids_fragmentation_and_a_datagram_has_a_maximum() {
 
 #[test]
 fn the_pmtu_discovery_option_decides_about_datagrams_above_the_path_mtu() {
-    use crate::inet::Discover;
+    use crate::inet::PmtuDiscover;
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let quote = udp_packet("10.0.0.1:1", "10.0.0.2:2", b"");
@@ -62,12 +62,12 @@ fn the_pmtu_discovery_option_decides_about_datagrams_above_the_path_mtu() {
     // Whether 1400 bytes leave in one frame, and if so its DF bit; whether a datagram above the interface's MTU is
     // fragmented.
     let cases = [
-        (Discover::DONT, None, true),
-        (Discover::WANT, None, true),
-        (Discover::DO, None, false),
-        (Discover::PROBE, Some(true), false),
-        (Discover::INTERFACE, Some(false), false),
-        (Discover::OMIT, Some(false), true),
+        (PmtuDiscover::DONT, None, true),
+        (PmtuDiscover::WANT, None, true),
+        (PmtuDiscover::DO, None, false),
+        (PmtuDiscover::PROBE, Some(true), false),
+        (PmtuDiscover::INTERFACE, Some(false), false),
+        (PmtuDiscover::OMIT, Some(false), true),
     ];
     for (discover, whole, cuts) in cases {
         let options = PathOptions { discover, ..PathOptions::default() };
@@ -80,7 +80,8 @@ fn the_pmtu_discovery_option_decides_about_datagrams_above_the_path_mtu() {
         a.send(&path, &payload(500)).unwrap();
         let small = a.sent_packet();
         let dont_fragment = ipv4::Packet::new_checked(&small[..]).unwrap().dont_fragment();
-        let expected = !matches!(discover, Discover::DONT | Discover::INTERFACE | Discover::OMIT);
+        let expected =
+            !matches!(discover, PmtuDiscover::DONT | PmtuDiscover::INTERFACE | PmtuDiscover::OMIT);
         assert_eq!(dont_fragment, expected, "{discover:?}");
         assert!(whole.is_none_or(|whole| whole == dont_fragment));
         let large = a.send(&path, &payload(2_000)).map(|()| a.sent().len() > 1);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::sync::lock;
 use crate::{
-    napi::Driver,
+    napi::PolledBy,
     nic::{Checksum, Frame, Info, RingFull},
     wire::{EtherType, MacAddr, Protocol, arp, checksum::Sum, ethernet, icmp, ipv4, udp},
 };
@@ -133,7 +133,7 @@ impl Station {
     }
 
     fn pass(&self) -> Pass<'static> {
-        Pass::new(None, self.now, Driver::Interrupt)
+        Pass::new(None, self.now, PolledBy::Interrupt)
     }
 
     fn receive(&self, frame: &[u8]) {

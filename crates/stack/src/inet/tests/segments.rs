@@ -14,7 +14,7 @@ fn segment(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn write(room: template::Room<'_>, bytes: &[u8]) {
+fn write(room: template::TransportBuf<'_>, bytes: &[u8]) {
     let checksum = room.checksum(|| Sum::of(bytes));
     room.bytes.copy_from_slice(bytes);
     room.bytes[16..18].copy_from_slice(&checksum.to_be_bytes());
@@ -46,13 +46,13 @@ fn a_run_is_sent_in_order_with_its_ecn_fields() {
         let a = Station::with(Info { tx_checksum, ..info(MAC_A) }, own);
         a.learn_neighbour(B, MAC_B);
         let path = tcp_path(&a, "10.0.0.2:2");
-        let mut run = a.inet.run(&path, a.now);
+        let mut batch = a.inet.segment_batch(&path, a.now);
         let segments = [segment(b""), segment(b"odd"), segment(&[9; 1460])];
         for (bytes, ecn) in segments.iter().zip([0, 2, 1]) {
-            run.push(bytes.len(), ecn, |room| write(room, bytes)).unwrap();
+            batch.push(bytes.len(), ecn, |room| write(room, bytes)).unwrap();
         }
-        assert_eq!(run.push(1481, 0, |_| unreachable!()), Err(SendError::TooBig));
-        drop(run);
+        assert_eq!(batch.push(1481, 0, |_| unreachable!()), Err(SendError::TooBig));
+        drop(batch);
         let packets: Vec<_> = a.sent().iter().map(|frame| ip_of(frame)).collect();
         let tos: Vec<_> = packets.iter().map(|packet| packet[1]).collect();
         assert_eq!(tos, [0x10, 0x12, 0x11], "ECN from TCP, the rest from the socket");
@@ -66,8 +66,8 @@ fn a_full_ring_ends_a_run() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let path = tcp_path(&a, "10.0.0.2:2");
-    let mut run = a.inet.run(&path, a.now);
-    let mut send = || run.push(20, 0, |room| write(room, &segment(b"")));
+    let mut batch = a.inet.segment_batch(&path, a.now);
+    let mut send = || batch.push(20, 0, |room| write(room, &segment(b"")));
     assert!((0..1000).all(|_| send().is_ok()));
     assert_eq!(send(), Err(SendError::RingFull));
     assert_eq!(a.count(Count::TcpOutSegs), 1000);
@@ -78,7 +78,7 @@ fn segments_are_queued_until_their_neighbour_is_resolved() {
     let a = Station::a();
     let path = tcp_path(&a, "10.0.0.2:2");
     let bytes = segment(b"early");
-    a.inet.run(&path, a.now).push(bytes.len(), 2, |room| write(room, &bytes)).unwrap();
+    a.inet.segment_batch(&path, a.now).push(bytes.len(), 2, |room| write(room, &bytes)).unwrap();
     let sent = a.sent();
     assert_eq!((sent.len(), &sent[0][12..14]), (1, &[8, 6][..]), "an ARP request only");
     a.receive(&arp_frame(arp::Operation::REPLY, (MAC_B, B), (MAC_A, A)));
@@ -91,7 +91,8 @@ fn segments_are_queued_until_their_neighbour_is_resolved() {
 fn a_segment_to_this_host_is_queued_until_deliver_local() {
     let mut a = Station::a();
     let path = tcp_path(&a, "10.0.0.1:2");
-    let send = |path| a.inet.run(path, a.now).push(20, 0, |room| write(room, &segment(b"")));
+    let send =
+        |path| a.inet.segment_batch(path, a.now).push(20, 0, |room| write(room, &segment(b"")));
     send(&path).unwrap();
     assert_eq!(a.count(Count::TcpInSegs), 0);
     a.inet.deliver_local(&mut a.pass());

@@ -11,8 +11,7 @@ mod device;
 
 use super::{Checksum, Frame, Info, Interrupt, Nic, Queue, RingFull, RxQueue, TxQueue};
 use crate::{
-    say::say,
-    sys,
+    stderr, sys,
     wire::{MacAddr, ethernet},
 };
 use std::{
@@ -256,7 +255,7 @@ impl Port {
         let _ = sys::epoll_control(self.epoll.as_raw_fd(), delete, self.fd.as_raw_fd(), 0, 0);
         if !self.counters.deleted.swap(true, Relaxed) {
             let name = &self.name;
-            say(format_args!(
+            stderr::print(format_args!(
                 "TAP device `{name}` was deleted: nothing comes or goes on it any more"
             ));
         }

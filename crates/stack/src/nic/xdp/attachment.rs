@@ -23,7 +23,7 @@ use std::{
 
 /// An interface that this process holds. The fields are dropped in order: first the program stops redirecting packets,
 /// then the name is free for the next owner.
-pub struct Holding {
+pub struct Attachment {
     link: OwnedFd,
     hook: Hook,
     ports: OwnedFd,
@@ -33,19 +33,19 @@ pub struct Holding {
     name: OwnerName,
 }
 
-impl std::fmt::Debug for Holding {
+impl std::fmt::Debug for Attachment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.device.fmt(f)
     }
 }
 
-impl Holding {
+impl Attachment {
     /// Takes the interface `name` of the calling thread's network namespace. `native`: in the driver if possible. If it
     /// has an owner, waits up to `patience` for its release.
     ///
     /// # Errors
     /// See [`Error`]; each is one line with its remedy.
-    pub fn take(name: &str, native: bool, patience: Duration) -> Result<Holding, Error> {
+    pub fn take(name: &str, native: bool, patience: Duration) -> Result<Attachment, Error> {
         let device = Device::find(name)?;
         // Fails here if no queue could be opened.
         frame_size(&device)?;
@@ -59,7 +59,7 @@ impl Holding {
         let name =
             name.map_err(|e| Error::os(&device.name, "listen for queries of its owner", e))?;
         let (link, hook) = attach(&device, &program, native, give_up)?;
-        Ok(Holding { link, hook, ports, sockets, device, name })
+        Ok(Attachment { link, hook, ports, sockets, device, name })
     }
 
     /// Everything that another process needs to drive all its queues, made with this process's capabilities.
@@ -84,19 +84,19 @@ impl Holding {
     }
 
     /// Closes waiting queries for the owner. They fill the name's backlog, and no other thread accepts them.
-    pub fn dismiss_askers(&self) {
+    pub fn close_queries(&self) {
         self.name.close_queries();
     }
 }
 
 /// Readable when a process has queried the owner.
-impl AsFd for Holding {
+impl AsFd for Attachment {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.name.as_fd()
     }
 }
 
-impl Drop for Holding {
+impl Drop for Attachment {
     /// Detaches the program, even if other processes still have the link.
     fn drop(&mut self) {
         sys::detach(&self.link);

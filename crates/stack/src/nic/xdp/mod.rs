@@ -33,7 +33,7 @@ mod socket;
 mod steering;
 mod umem;
 
-pub use attachment::Holding;
+pub use attachment::Attachment;
 pub use error::Error;
 pub use grant::Grant;
 
@@ -71,7 +71,7 @@ struct Shared {
 /// Which process holds the interface.
 enum Ownership {
     /// This process.
-    Here(#[allow(dead_code)] Holding),
+    Here(#[allow(dead_code)] Attachment),
     /// Another process, which has granted it to this one. The owner's name and the link of the steering program stay
     /// open here if that process ends.
     Granted(#[allow(dead_code)] [Option<OwnedFd>; 2]),
@@ -134,7 +134,7 @@ impl Builder {
                 return Err(Error::RingSize { frames, min: MIN_FRAMES, max: MAX_FRAMES });
             }
         }
-        let holding = Holding::take(&self.name, self.native, Duration::ZERO)?;
+        let holding = Attachment::take(&self.name, self.native, Duration::ZERO)?;
         let grant = holding.grant()?;
         self.open_as(grant, Ownership::Here(holding))
     }

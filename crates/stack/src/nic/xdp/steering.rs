@@ -171,7 +171,7 @@ impl Steering for PortMap {
     }
 
     fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        self.leave(local, remote)?;
+        self.exclude(local, remote)?;
         let connection = Key::connection(local.port(), remote);
         self.change_connection(&mut self.users(), connection, |it| it.handed_over = true)
     }
@@ -222,7 +222,7 @@ impl Steering for PortMap {
         });
     }
 
-    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+    fn exclude(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         let mut users = self.users();
         let (at, connection) = (port(local), Key::connection(local.port(), remote));
         if users.ports.get(&at).is_some_and(|port| port.excluded.contains(&connection)) {

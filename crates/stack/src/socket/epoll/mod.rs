@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     Host,
-    napi::{self, Outside, Poller, Waiter, Wake},
+    napi::{self, KernelFds, Poller, Waiter, Wake},
     signal,
-    spin::Turn,
+    spin::SpinTurn,
     sync::lock,
     time,
 };
@@ -222,38 +222,38 @@ impl Epoll {
         events.clear();
         let deadline = timeout.map(|timeout| time::now() + timeout);
         loop {
-            self.take(events, most);
+            self.take_events(events, most);
             if !events.is_empty() {
                 return Ok(events.len());
             }
             let left = deadline.map(|deadline| deadline - time::now());
-            if !self.wait_beside(left, &mut Outside::nothing())? {
-                self.take(events, most);
+            if !self.wait_with_kernel_fds(left, &mut KernelFds::none())? {
+                self.take_events(events, most);
                 return Ok(events.len());
             }
         }
     }
 
     /// Moves the events found now to `events`, up to `most` in all, without waiting.
-    pub fn take(&self, events: &mut Vec<EpollEvent>, most: usize) {
+    pub fn take_events(&self, events: &mut Vec<EpollEvent>, most: usize) {
         self.set.collect(events, most);
     }
 
-    /// Waits, as [`wait`](Epoll::wait) does, until there is an event to [`take`](Epoll::take) or one of `kernel_fds` is
-    /// ready. False when `timeout` is over (`None`: never); true may be spurious. A zero timeout makes one pass over
-    /// each queue.
+    /// Waits, as [`wait`](Epoll::wait) does, until there is an event to [take](Epoll::take_events) or one of
+    /// `kernel_fds` is ready. False when `timeout` is over (`None`: never); true may be spurious. A zero timeout makes
+    /// one pass over each queue.
     ///
     /// # Errors
     /// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv),
     /// or no descriptor left for the thread's eventfd.
-    pub fn wait_beside(
+    pub fn wait_with_kernel_fds(
         &self,
         timeout: Option<Duration>,
-        kernel_fds: &mut Outside,
+        kernel_fds: &mut KernelFds,
     ) -> io::Result<bool> {
         let deadline = timeout.map(|timeout| time::now() + timeout);
         let nonblocking = timeout == Some(Duration::ZERO);
-        let turn = Turn::begin(if nonblocking { Duration::ZERO } else { self.span() });
+        let turn = SpinTurn::begin(if nonblocking { Duration::ZERO } else { self.span() });
         loop {
             if turn.may_poll() && self.busy_poll(deadline, kernel_fds) || self.set.is_ready() {
                 return Ok(true);
@@ -264,11 +264,11 @@ impl Epoll {
             let left = deadline.map(|deadline| deadline - time::now());
             match self.sleep(left, kernel_fds)? {
                 _ if self.set.is_ready() => return Ok(true),
-                Wake::Outside => return Ok(true),
+                Wake::KernelFds => return Ok(true),
                 Wake::Timeout => return Ok(false),
                 Wake::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
                 Wake::Woken | Wake::Readable => {
-                    if signal::is_put_off() {
+                    if signal::has_deferred_signal() {
                         return Err(io::ErrorKind::Interrupted.into());
                     }
                 }
@@ -286,7 +286,7 @@ impl Epoll {
     }
 
     /// True if one of `kernel_fds` is ready.
-    fn busy_poll(&self, deadline: Option<time::Instant>, kernel_fds: &mut Outside) -> bool {
+    fn busy_poll(&self, deadline: Option<time::Instant>, kernel_fds: &mut KernelFds) -> bool {
         let (params, span) = (self.params(), self.span());
         if span.is_zero() && !params.prefer_busy_poll {
             return false;
@@ -330,10 +330,10 @@ impl Epoll {
         }
     }
 
-    fn sleep(&self, timeout: Option<Duration>, kernel_fds: &mut Outside) -> io::Result<Wake> {
+    fn sleep(&self, timeout: Option<Duration>, kernel_fds: &mut KernelFds) -> io::Result<Wake> {
         let waiter = Waiter::of_this_thread()?;
         waiter.start();
-        if signal::is_put_off() {
+        if signal::has_deferred_signal() {
             return Ok(Wake::Interrupted);
         }
         if !self.set.prepare_to_wait(&waiter) {

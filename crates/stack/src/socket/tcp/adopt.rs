@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Host,
-    host::{Beside, BesideEndpoint, Hold, Service, get_option},
+    host::{CompanionEndpoint, CompanionListener, CompanionService, PortReservation, get_option},
     inet::tcp::{Ready, TcpEndpoint},
     napi::Pass,
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
@@ -43,7 +43,7 @@ pub enum Accepted {
 #[derive(Debug)]
 pub(super) struct ListenerCompanion {
     state: Arc<CompanionState>,
-    kernel: Beside,
+    kernel: CompanionListener,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ struct CompanionState {
     checking: Mutex<()>,
 }
 
-impl BesideEndpoint for CompanionState {
+impl CompanionEndpoint for CompanionState {
     fn readable(&self, pass: &mut Pass<'_>) {
         let _checking = lock(&self.checking);
         if sys::poll(self.kernel, Some(Duration::ZERO)) > 0 {
@@ -113,7 +113,7 @@ impl TcpStream {
         let own = kernel.as_fd().try_clone_to_owned()?;
         let local = kernel.local_addr()?;
         adopted(host, local, kernel, |service, only_v6| {
-            Ok(service.hold_to_connect(local, only_v6, own))
+            Ok(service.reserve_to_connect(local, only_v6, own))
         })
     }
 }
@@ -134,19 +134,19 @@ impl TcpListener {
         kernel: &KernelListener,
         backlog: u32,
     ) -> io::Result<TcpListener> {
-        TcpListener::beside_taken(host, kernel, backlog, None)
+        TcpListener::with_steered_companion(host, kernel, backlog, None)
     }
 
     /// As [`with_companion`](TcpListener::with_companion), for a `kernel` whose port was steered
-    /// [before it listened](PortTaken::before_listen).
+    /// [before it listened](SteeredPort::before_listen).
     ///
     /// # Errors
     /// As [`with_companion`](TcpListener::with_companion).
-    pub fn beside_taken(
+    pub fn with_steered_companion(
         host: &Host,
         kernel: &KernelListener,
         backlog: u32,
-        taken: Option<PortTaken>,
+        taken: Option<SteeredPort>,
     ) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
         // A packet that comes before we listen, or for one of the kernel's connections, must not be answered with a
@@ -155,10 +155,10 @@ impl TcpListener {
         taking_over();
         let local = own.local_addr()?;
         let stream = adopted(host, local, &own, |service, only_v6| match taken {
-            Some(PortTaken(reservation)) if reservation.local() == Some(local) => {
+            Some(SteeredPort(reservation)) if reservation.local() == Some(local) => {
                 Ok(Some(reservation))
             }
-            _ => service.adopt_hold(local, only_v6, false),
+            _ => service.adopt_port(local, only_v6, false),
         })?;
         taking_over();
         stream.listen_with_companion(backlog, |endpoint| {
@@ -169,7 +169,7 @@ impl TcpListener {
                 checking: Mutex::new(()),
             });
             let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-            Ok(ListenerCompanion { kernel: service.beside(own, state.clone())?, state })
+            Ok(ListenerCompanion { kernel: service.add_listener(own, state.clone())?, state })
         })
     }
 
@@ -186,20 +186,20 @@ impl TcpListener {
 /// A port that is steered to our queues before the kernel socket bound to it listens: so the kernel has no connection
 /// there.
 #[derive(Debug)]
-pub struct PortTaken(Hold);
+pub struct SteeredPort(PortReservation);
 
-impl PortTaken {
+impl SteeredPort {
     /// Steers the port of `kernel`, to which no other socket is bound. Packets that come before our
-    /// [listener](TcpListener::beside_taken) exists are not answered.
+    /// [listener](TcpListener::with_steered_companion) exists are not answered.
     ///
     /// # Errors
     /// As [`with_companion`](TcpListener::with_companion).
-    pub fn before_listen(host: &Host, kernel: &KernelListener) -> io::Result<PortTaken> {
+    pub fn before_listen(host: &Host, kernel: &KernelListener) -> io::Result<SteeredPort> {
         host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
         let only_v6 = get_option(kernel, IPPROTO_IPV6, IPV6_V6ONLY).is_ok_and(|on| on != 0);
         let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-        let reservation = service.adopt_hold(kernel.local_addr()?, only_v6, true)?;
-        reservation.map(PortTaken).ok_or_else(|| errno(libc::EADDRNOTAVAIL))
+        let reservation = service.adopt_port(kernel.local_addr()?, only_v6, true)?;
+        reservation.map(SteeredPort).ok_or_else(|| errno(libc::EADDRNOTAVAIL))
     }
 }
 
@@ -208,7 +208,7 @@ fn adopted(
     host: &Host,
     local: SocketAddr,
     kernel: &impl AsRawFd,
-    reservation: impl FnOnce(&Service, bool) -> io::Result<Option<Hold>>,
+    reservation: impl FnOnce(&CompanionService, bool) -> io::Result<Option<PortReservation>>,
 ) -> io::Result<TcpStream> {
     let stream = TcpStream::new(host);
     let on = |level, name| get_option(kernel, level, name).is_ok_and(|on| on != 0);
@@ -223,7 +223,7 @@ fn adopted(
     let Some(service) = host.kernel() else { return Err(errno(libc::EADDRNOTAVAIL)) };
     let reservation =
         reservation(service, options.only_v6)?.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-    let inet = host.inet().tcp_bind_agreed(local, &options.listen(0))?;
+    let inet = host.inet().tcp_bind_kernel_port(local, &options.listen(0))?;
     stream.0.set_bound(Bound { inet, reservation: Some(Arc::new(reservation)) });
     Ok(stream)
 }

@@ -3,7 +3,7 @@
 //! The path over the receive queue copies once more, takes that lock again, notifies all watchers and reads the clock,
 //! all of it between a request and its response.
 
-use crate::napi::Direct;
+use crate::napi::DirectBuffer;
 use std::{any::Any, io::IoSliceMut};
 
 /// The buffers of a receive call. One pass may fill them with several segments.
@@ -34,7 +34,7 @@ impl<'a, 'b> ReceiveBuffers<'a, 'b> {
     }
 }
 
-impl Direct for ReceiveBuffers<'_, '_> {
+impl DirectBuffer for ReceiveBuffers<'_, '_> {
     #[inline]
     fn is_filled(&self) -> bool {
         self.filled > 0
@@ -42,7 +42,7 @@ impl Direct for ReceiveBuffers<'_, '_> {
 
     /// Takes all of the payload or nothing: a rest would have to go to the connection's buffer.
     #[inline]
-    fn put(&mut self, payload: &[u8], _: &dyn Any) -> bool {
+    fn deliver(&mut self, payload: &[u8], _: &dyn Any) -> bool {
         if payload.len() > self.room - self.filled {
             return false;
         }
@@ -77,8 +77,11 @@ mod tests {
                 let mut into = room.each_mut().map(|piece| IoSliceMut::new(piece));
                 let mut buffers = ReceiveBuffers::new(&mut into);
                 assert!(!buffers.is_filled());
-                assert!(buffers.put(&payload[..first], &()) && buffers.put(&payload[first..], &()));
-                assert!(!buffers.put(&[10], &()));
+                assert!(
+                    buffers.deliver(&payload[..first], &())
+                        && buffers.deliver(&payload[first..], &())
+                );
+                assert!(!buffers.deliver(&[10], &()));
                 assert_eq!((buffers.take_delivered(), buffers.take_delivered()), (Some(9), None));
                 assert_eq!(room.concat(), payload, "{lens:?} {first}");
             }

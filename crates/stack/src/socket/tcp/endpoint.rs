@@ -4,7 +4,7 @@
 use super::owner;
 use crate::{
     inet::tcp::{Ready, TcpEndpoint},
-    napi::{Context, Driver, NapiId, Pass, Waiter},
+    napi::{Context, NapiId, Pass, PolledBy, Waiter},
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
         udp::SocketStats,
@@ -203,11 +203,11 @@ impl Endpoint {
 
     #[inline]
     fn count_driver(&self, pass: &Pass<'_>) {
-        let by = match pass.driver {
-            Driver::BusyPoll(poller) if poller == self.poller_id() => 0,
-            Driver::BusyPoll(_) => 1,
-            Driver::Interrupt => 2,
-            Driver::Kernel => return,
+        let by = match pass.polled_by {
+            PolledBy::BusyPoll(poller) if poller == self.poller_id() => 0,
+            PolledBy::BusyPoll(_) => 1,
+            PolledBy::Interrupt => 2,
+            PolledBy::Kernel => return,
         };
         // One writer at a time, under the flow's lock.
         let count = self.by_driver[by].load(Ordering::Relaxed);
@@ -247,8 +247,8 @@ impl Endpoint {
         self.update_waiters(&waits);
         drop(waits);
         // More data is a new event even if there was some already. Room is one only if there was none before: `before`
-        // may not know that a sender saw none, so `ROOM` says it.
-        let always = if ready.any(Ready::ROOM) { Ready::WRITABLE } else { Ready::default() };
+        // may not know that a sender saw none, so `WRITE_SPACE` says it.
+        let always = if ready.any(Ready::WRITE_SPACE) { Ready::WRITABLE } else { Ready::default() };
         let more = Ready::READABLE | Ready::URGENT;
         let new = Ready(ready.0 & (!before.0 | more.0 | always.0));
         notify_watchers(watchers.as_ref(), events(new), napi, &mut pass.wake);
@@ -262,7 +262,7 @@ impl TcpEndpoint for Endpoint {
         // A full barrier: a sleeper counts itself and then reads the state, this thread does the reverse. A listener's
         // companion notifies, too, without the listener's lock: hence the loop, so that each event counts.
         loop {
-            let level = ready.0 & !Ready::ROOM.0;
+            let level = ready.0 & !Ready::WRITE_SPACE.0;
             let after = (before & !READY).wrapping_add(EVENT) | u64::from(level);
             let (done, failed) = (Ordering::SeqCst, Ordering::Relaxed);
             match self.state.compare_exchange_weak(before, after, done, failed) {
@@ -285,7 +285,7 @@ impl TcpEndpoint for Endpoint {
     fn take(&self, napi: Option<NapiId>, data: &[u8], pass: &mut Pass<'_>) -> bool {
         // The first packet from a new queue takes the ordinary path, which records the napi id.
         let known = napi.is_some_and(|napi| self.napi.load(Ordering::Relaxed) == napi.get());
-        let taken = known && pass.put(self.poller_id(), data, &());
+        let taken = known && pass.deliver_direct(self.poller_id(), data, &());
         if taken {
             self.count_driver(pass);
         }
@@ -293,14 +293,14 @@ impl TcpEndpoint for Endpoint {
     }
 
     fn receives(&self, pass: &Pass<'_>) -> bool {
-        pass.driver == Driver::BusyPoll(self.poller_id()) && pass.direct.is_some()
+        pass.polled_by == PolledBy::BusyPoll(self.poller_id()) && pass.direct.is_some()
     }
 
     fn urgent(&self) {
         self.owner.signal();
     }
 
-    fn ack_is_left(&self) {
+    fn ack_deferred_to_reader(&self) {
         self.ack_deferred.store(true, Ordering::Relaxed);
     }
 }
@@ -378,7 +378,7 @@ wait_channel!(WriteChannel, writing, Ready::WRITABLE);
 #[cfg(test)]
 mod tests {
     use super::{super::stream::pass, *};
-    use crate::napi::{Outside, Wake};
+    use crate::napi::{KernelFds, Wake};
     use std::{thread, time::Duration};
 
     /// One thread signals an event as soon as the other has seen the last one, give or take some steps; the other
@@ -433,7 +433,7 @@ mod tests {
         if channel.prepare_to_wait(waiter).is_err() {
             return;
         }
-        let wake = waiter.sleep(Some(Duration::from_secs(10)), &mut Outside::nothing());
+        let wake = waiter.sleep(Some(Duration::from_secs(10)), &mut KernelFds::none());
         assert_ne!(wake, Wake::Timeout, "a wake-up was lost");
         if waiter.is_queued() || !waiter.is_woken() {
             channel.finish_wait(waiter);

@@ -4,8 +4,8 @@
 
 use super::stream::{TcpStream, pass};
 use crate::{
-    host::{Hold, get_option, set_option},
-    inet::tcp::Standing,
+    host::{PortReservation, get_option, set_option},
+    inet::tcp::RepairState,
     socket::options::errno,
     sys, time,
 };
@@ -55,11 +55,11 @@ impl TcpStream {
         let (flow, host) = (self.0.connection().ok_or_else(|| errno(libc::EINVAL))?, &self.0.host);
         let service = host.kernel().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
         let mut pass = pass();
-        let handed = flow.hand_over(error, &mut pass, |standing| {
+        let handed = flow.hand_over(error, &mut pass, |repair_state| {
             repair(kernel.as_raw_fd(), ON)?;
-            let restored = restore(kernel, standing).and_then(|()| {
+            let restored = restore(kernel, repair_state).and_then(|()| {
                 host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
-                service.leave(standing.local, standing.remote)
+                service.hand_over(repair_state.local, repair_state.remote)
             });
             if let Err(error) = restored {
                 disconnect(kernel);
@@ -68,16 +68,17 @@ impl TcpStream {
             }
             // The kernel now sends a window probe; it learns the rest from the peer's acknowledgment.
             repair(kernel.as_raw_fd(), OFF)?;
-            finish(kernel, standing);
+            finish(kernel, repair_state);
             on_handed_over();
             Ok(())
         });
         pass.wake.wake_all();
         let reservation = handed?;
-        if let Some(reservation) =
-            reservation.as_ref().and_then(|reservation| reservation.downcast_ref::<Hold>())
+        if let Some(reservation) = reservation
+            .as_ref()
+            .and_then(|reservation| reservation.downcast_ref::<PortReservation>())
         {
-            reservation.leave_to_kernel();
+            reservation.mark_handed_over();
         }
         Ok(())
     }
@@ -94,28 +95,28 @@ pub fn repair(socket: RawFd, how: i32) -> io::Result<()> {
 }
 
 /// Restores the connection's state in a socket in repair mode.
-fn restore(kernel: BorrowedFd<'_>, standing: &Standing) -> io::Result<()> {
+fn restore(kernel: BorrowedFd<'_>, repair_state: &RepairState) -> io::Result<()> {
     let set = |name, value: u32| set_option(&kernel, libc::IPPROTO_TCP, name, value.cast_signed());
-    let sends = standing.sent.len() + standing.unsent.len();
+    let sends = repair_state.sent.len() + repair_state.unsent.len();
     grow_buffer(kernel, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, sends)?;
-    grow_buffer(kernel, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, standing.unread.len())?;
+    grow_buffer(kernel, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, repair_state.unread.len())?;
     set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE as u32)?;
-    set(libc::TCP_QUEUE_SEQ, standing.snd_una)?;
+    set(libc::TCP_QUEUE_SEQ, repair_state.snd_una)?;
     set(libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE as u32)?;
-    set(libc::TCP_QUEUE_SEQ, standing.rcv_nxt.wrapping_sub(standing.unread.len() as u32))?;
+    set(libc::TCP_QUEUE_SEQ, repair_state.rcv_nxt.wrapping_sub(repair_state.unread.len() as u32))?;
     let six = get_option(&kernel, libc::SOL_SOCKET, libc::SO_DOMAIN)? == libc::AF_INET6;
     if !is_bound(kernel)? {
-        sys::bind(kernel.as_raw_fd(), as_family(standing.local, six))?;
+        sys::bind(kernel.as_raw_fd(), as_family(repair_state.local, six))?;
     }
-    sys::connect(kernel.as_raw_fd(), as_family(standing.remote, six))?;
-    let mut negotiated = vec![(MAXIMUM_SEGMENT, u32::from(standing.mss))];
-    if let Some((theirs, ours)) = standing.scale {
+    sys::connect(kernel.as_raw_fd(), as_family(repair_state.remote, six))?;
+    let mut negotiated = vec![(MAXIMUM_SEGMENT, u32::from(repair_state.mss))];
+    if let Some((theirs, ours)) = repair_state.scale {
         negotiated.push((WINDOW_SCALE, u32::from(theirs) | u32::from(ours) << 16));
     }
-    if standing.sack {
+    if repair_state.sack {
         negotiated.push((SACK_PERMITTED, 0));
     }
-    if standing.timestamp.is_some() {
+    if repair_state.timestamp.is_some() {
         negotiated.push((TIMESTAMPS, 0));
     }
     let negotiated: Vec<u8> = negotiated
@@ -123,20 +124,20 @@ fn restore(kernel: BorrowedFd<'_>, standing: &Standing) -> io::Result<()> {
         .flat_map(|(option, value)| [option.to_ne_bytes(), value.to_ne_bytes()].concat())
         .collect();
     sys::set_bytes(&kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &negotiated)?;
-    if let Some(now) = standing.timestamp {
+    if let Some(now) = repair_state.timestamp {
         // The lowest bit would select the microsecond clock: clear it. The clock may then be a millisecond ahead.
         set(libc::TCP_TIMESTAMP, now.wrapping_add(1) & !1)?;
     }
-    write_queue(kernel, &standing.unread)?;
+    write_queue(kernel, &repair_state.unread)?;
     set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE as u32)?;
-    write_queue(kernel, &standing.sent)?;
+    write_queue(kernel, &repair_state.sent)?;
     // `struct tcp_repair_window`.
     let window: Vec<u8> = [
-        standing.snd_wl1,
-        standing.snd_wnd,
-        standing.snd_wnd_max,
-        standing.rcv_wnd,
-        standing.rcv_nxt,
+        repair_state.snd_wl1,
+        repair_state.snd_wnd,
+        repair_state.snd_wnd_max,
+        repair_state.rcv_wnd,
+        repair_state.rcv_nxt,
     ]
     .iter()
     .flat_map(|word| word.to_ne_bytes())
@@ -145,12 +146,14 @@ fn restore(kernel: BorrowedFd<'_>, standing: &Standing) -> io::Result<()> {
 }
 
 /// The steps after the kernel has the connection. They cannot fail.
-fn finish(kernel: BorrowedFd<'_>, standing: &Standing) {
+fn finish(kernel: BorrowedFd<'_>, repair_state: &RepairState) {
     // The buffer has room for it.
-    let _ = write_queue(kernel, &standing.unsent);
+    let _ = write_queue(kernel, &repair_state.unsent);
     // The buffers grow by themselves again.
     let _ = set_option(&kernel, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
-    for (shut, how) in [(standing.read_shut, libc::SHUT_RD), (standing.write_shut, libc::SHUT_WR)] {
+    for (shut, how) in
+        [(repair_state.read_shut, libc::SHUT_RD), (repair_state.write_shut, libc::SHUT_WR)]
+    {
         if shut {
             // SAFETY: a plain system call.
             unsafe { libc::syscall(libc::SYS_shutdown, kernel.as_raw_fd(), how) };

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Host,
-    host::Hold,
+    host::PortReservation,
     inet::tcp::{Flow, Listening, Ready, TcpEndpoint},
     napi::{Context, NapiId},
     socket::{
@@ -65,7 +65,7 @@ pub(super) struct Inner {
     pub(super) host: Host,
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) listening: Listening,
-    reservation: Option<Arc<Hold>>,
+    reservation: Option<Arc<PortReservation>>,
     pub(super) values: Mutex<Values>,
     closed: AtomicBool,
     /// Accepting was shut down.

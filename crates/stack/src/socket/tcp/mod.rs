@@ -14,7 +14,7 @@ mod owner;
 mod stream;
 mod transfer;
 
-pub use adopt::{Accepted, PortTaken};
+pub use adopt::{Accepted, SteeredPort};
 pub use hand_over::repair;
 pub use listener::{Incoming as IncomingStreams, TcpListener};
 pub use message::SendFlags;

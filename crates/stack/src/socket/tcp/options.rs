@@ -5,12 +5,12 @@ use super::{
     stream::{TcpStream, pass},
 };
 use crate::{
-    host::HoldOptions,
+    host::ReservationOptions,
     inet::{
-        Discover, PathOptions,
+        PathOptions, PmtuDiscover,
         tcp::{
-            Algorithm, Config, ConnectOptions, ListenOptions, Own, TcpOptions, info::TcpInfo,
-            timeouts_for,
+            Algorithm, CompactOptions, Config, ConnectOptions, ListenOptions, TcpOptions,
+            info::TcpInfo, timeouts_for,
         },
     },
     socket::options::*,
@@ -22,7 +22,7 @@ use std::{io, time::Duration};
 /// The option values of a socket. Once there is a connection, the flow has the current values of `tcp`.
 #[derive(Clone, Debug)]
 pub(super) struct Values {
-    pub(super) tcp: Own,
+    pub(super) tcp: CompactOptions,
     pub(super) path: PathOptions,
     pub(super) reuse_address: bool,
     pub(super) reuse_port: bool,
@@ -42,8 +42,8 @@ const DEFAULT_SEGMENT: u16 = 536;
 impl Values {
     pub(super) fn new() -> Values {
         Values {
-            tcp: Own::default(),
-            path: PathOptions { discover: Discover::DO, ..PathOptions::default() },
+            tcp: CompactOptions::default(),
+            path: PathOptions { discover: PmtuDiscover::DO, ..PathOptions::default() },
             reuse_address: false,
             reuse_port: false,
             by_queue: false,
@@ -52,9 +52,9 @@ impl Values {
     }
 
     /// The options of the port reservation on an interface shared with the kernel.
-    pub(super) fn reservation(&self) -> HoldOptions {
+    pub(super) fn reservation(&self) -> ReservationOptions {
         let Values { reuse_address, reuse_port, only_v6, .. } = *self;
-        HoldOptions { reuse_address, reuse_port, only_v6 }
+        ReservationOptions { reuse_address, reuse_port, only_v6 }
     }
 
     /// For listening.
@@ -144,7 +144,7 @@ impl Values {
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.only_v6 = on,
             _ => return Err(errno(libc::ENOPROTOOPT)),
         }
-        self.tcp = Own::new(&tcp);
+        self.tcp = CompactOptions::new(&tcp);
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl TcpStream {
         }
         let mut values = lock(&inner.values).clone();
         if let Some(flow) = inner.connection() {
-            values.tcp = Own::new(&flow.options());
+            values.tcp = CompactOptions::new(&flow.options());
         }
         values.get(level, name, inner.host.tcp_config())
     }
@@ -273,7 +273,7 @@ impl TcpStream {
         let mut values = lock(&self.0.values);
         let flow = self.0.connection();
         if let Some(flow) = &flow {
-            values.tcp = Own::new(&flow.options());
+            values.tcp = CompactOptions::new(&flow.options());
         }
         let path = values.path;
         change(&mut values)?;
@@ -326,7 +326,7 @@ impl TcpStream {
     /// None today; a `Result` as in std.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.change(|values| {
-            values.tcp = Own::new(&TcpOptions { linger, ..values.tcp.get() });
+            values.tcp = CompactOptions::new(&TcpOptions { linger, ..values.tcp.get() });
             Ok(())
         })
     }
@@ -347,7 +347,7 @@ impl TcpStream {
         let algorithm = Algorithm::named(name).ok_or_else(|| errno(libc::ENOENT))?;
         self.change(|values| {
             let congestion = Some(algorithm);
-            values.tcp = Own::new(&TcpOptions { congestion, ..values.tcp.get() });
+            values.tcp = CompactOptions::new(&TcpOptions { congestion, ..values.tcp.get() });
             Ok(())
         })
     }

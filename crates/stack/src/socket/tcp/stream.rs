@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{
     Host,
-    host::Hold,
+    host::PortReservation,
     inet::{
         self,
         tcp::{Flow, Ready, TcpBound},
     },
-    napi::{self, Context, Driver, NapiId, Outside, Pass, Waiter},
+    napi::{self, Context, KernelFds, NapiId, Pass, PolledBy, Waiter},
     signal,
     socket::{
         UNSPECIFIED,
@@ -96,7 +96,7 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) inet: TcpBound,
-    pub(super) reservation: Option<Arc<Hold>>,
+    pub(super) reservation: Option<Arc<PortReservation>>,
 }
 
 /// The most ports of the kernel's choice that are tried for a connection.
@@ -129,7 +129,7 @@ impl Deref for Current<'_> {
 
 /// A pass for a call of the application.
 pub(super) fn pass() -> Pass<'static> {
-    Pass::new(None, time::now(), Driver::Kernel)
+    Pass::new(None, time::now(), PolledBy::Kernel)
 }
 
 common_options!(TcpStream, TcpStream::wait_options, TcpStream::inner);
@@ -339,10 +339,10 @@ impl TcpStream {
 
     /// Closes the connection at the end of the process: the peer reads all that was written, then the end; or gets a
     /// reset, if data is left unread.
-    pub fn leave(&self) {
+    pub fn close_at_exit(&self) {
         if let Some(flow) = self.0.connection() {
             let mut pass = pass();
-            flow.leave(&mut pass);
+            flow.close_at_exit(&mut pass);
             pass.wake.wake_all();
         }
     }
@@ -362,10 +362,10 @@ impl TcpStream {
     }
 
     /// Makes an error that a receive has returned pending again, for a caller that has data to return first.
-    pub fn put_back_error(&self, errno: i32) {
+    pub fn restore_error(&self, errno: i32) {
         if let Some(flow) = self.0.connection() {
             let mut pass = pass();
-            flow.put_back_error(errno, &mut pass);
+            flow.restore_error(errno, &mut pass);
             pass.wake.wake_all();
         }
     }
@@ -377,8 +377,8 @@ impl TcpStream {
 
     /// The value of `TCP_INQ`: as [`unread`](TcpStream::unread), and one more once the peer has ended its half, so that
     /// a reader with no data left knows that it can read the end.
-    pub fn unread_with_end(&self) -> usize {
-        self.0.connection().map_or(0, |flow| flow.unread_with_end())
+    pub fn unread_with_fin(&self) -> usize {
+        self.0.connection().map_or(0, |flow| flow.unread_with_fin())
     }
 
     /// Bytes written and not acknowledged by the peer yet (`SIOCOUTQ`).
@@ -490,7 +490,7 @@ impl Inner {
                     .as_ref()
                     .map(|reservation| reservation.connected(remote))
                     .transpose()?;
-                let reservation = reservation.map(|reservation| reservation as inet::tcp::Hold);
+                let reservation = reservation.map(|reservation| reservation as inet::tcp::PortRef);
                 inet.connect(remote, &options, reservation, endpoint, &mut pass)
             }
             None => self.connect_from_any(remote, &options, &mut pass),
@@ -522,13 +522,13 @@ impl Inner {
         };
         // On a shared interface the kernel chooses the port. It does not know of a connection there that one of our
         // listeners has left behind. Ports that fail are kept reserved meanwhile, so that the kernel chooses others.
-        let mut kept: Vec<inet::tcp::Hold> = Vec::new();
+        let mut kept: Vec<inet::tcp::PortRef> = Vec::new();
         loop {
-            let reservation = kernel.hold_any(unspecified)?;
+            let reservation = kernel.reserve_ephemeral(unspecified)?;
             let local = reservation.local().unwrap_or(unspecified);
-            let reservation: inet::tcp::Hold = Arc::new(reservation);
+            let reservation: inet::tcp::PortRef = Arc::new(reservation);
             let own = Some(reservation.clone());
-            match inet.tcp_connect_given(local, remote, options, own, endpoint(), pass) {
+            match inet.tcp_connect_kernel_port(local, remote, options, own, endpoint(), pass) {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EADDRNOTAVAIL)
                         && kept.len() < PORTS_TRIED =>
@@ -574,11 +574,11 @@ impl Inner {
             // The last acknowledgement does not wake a closed socket: check every millisecond.
             let nap = Some(left.min(Duration::from_millis(1)));
             waiter.start();
-            if signal::is_put_off() {
+            if signal::has_deferred_signal() {
                 return;
             }
             let context = self.endpoint.context();
-            napi::sleep_for(context.as_slice(), &waiter, nap, &mut Outside::nothing());
+            napi::sleep_for(context.as_slice(), &waiter, nap, &mut KernelFds::none());
         }
     }
 }
@@ -592,13 +592,15 @@ fn is_aborted(ready: Ready) -> bool {
 fn explain(host: &Host, remote: SocketAddr, error: io::Error) -> io::Error {
     match error.kind() {
         // The route is the kernel's. Perhaps it has none.
-        io::ErrorKind::Unsupported => match host.kernel().map(|kernel| kernel.knows_way(remote)) {
-            Some(Err(none)) => none,
-            _ => io::Error::new(
-                io::ErrorKind::Unsupported,
-                "the way leads over an interface of the kernel's; connect a kernel socket instead",
-            ),
-        },
+        io::ErrorKind::Unsupported => {
+            match host.kernel().map(|kernel| kernel.check_route(remote)) {
+                Some(Err(none)) => none,
+                _ => io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "the way leads over an interface of the kernel's; connect a kernel socket instead",
+                ),
+            }
+        }
         // Port 0: no socket can listen there.
         io::ErrorKind::InvalidInput => errno(libc::ECONNREFUSED),
         _ => error,

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     inet::tcp::{Flow, Ready},
-    napi::{Context, Direct, Pass, Waiter},
-    scarce::{self, Level},
+    memory_pressure::{self, Level},
+    napi::{Context, DirectBuffer, Pass, Waiter},
     socket::{
         options::errno,
         udp::ReceiveFlags,
@@ -68,7 +68,7 @@ impl Inner {
             ReceiveCall { channel: &channel, peek: flags.peek, direct: ReceiveBuffers::new(into) };
         let mut result = waiting.wait_nonblocking_if(nonblocking, &channel, &waiting.reading, call);
         // A wait that ends early returns what is there, less than `SO_RCVLOWAT` (socket(7)).
-        if result.is_err() && endpoint.ready().any(Ready::LITTLE) {
+        if result.is_err() && endpoint.ready().any(Ready::BELOW_LOWAT) {
             let mut call = ReceiveCall {
                 channel: &channel,
                 peek: flags.peek,
@@ -112,7 +112,7 @@ impl Inner {
                     None
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if sent == 0 && scarce::is(Level::Out) && flow.unacknowledged() == 0 {
+                    if sent == 0 && memory_pressure::is(Level::Out) && flow.unacknowledged() == 0 {
                         return Some(Err(errno(libc::ENOBUFS)));
                     }
                     endpoint.clear_ready(snapshot, Ready::WRITABLE);
@@ -189,8 +189,8 @@ impl<B: WaitChannel> WaitChannel for FlowChannel<'_, B> {
     }
 
     #[inline]
-    fn likely(&self) -> Option<&(dyn Any + Send + Sync)> {
-        Some(self.flow.likely())
+    fn expected_flow(&self) -> Option<&(dyn Any + Send + Sync)> {
+        Some(self.flow.expected_flow())
     }
 
     #[inline]
@@ -226,7 +226,8 @@ impl ReceiveCall<'_, '_> {
         pass.wake.wake_all();
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                endpoint.clear_ready(snapshot, Ready::READABLE | Ready::LITTLE | Ready::URGENT);
+                endpoint
+                    .clear_ready(snapshot, Ready::READABLE | Ready::BELOW_LOWAT | Ready::URGENT);
                 None
             }
             done => Some(done),
@@ -251,7 +252,7 @@ impl Call for ReceiveCall<'_, '_> {
         let ready = self.channel.endpoint.ready();
         // `Ready::URGENT`: an urgent byte in front of the data is skipped by the receive.
         if ready.any(Ready::READABLE | Ready::URGENT)
-            || ready.any(Ready::LITTLE) && self.is_enough()
+            || ready.any(Ready::BELOW_LOWAT) && self.is_enough()
         {
             return self.read_now();
         }
@@ -259,7 +260,7 @@ impl Call for ReceiveCall<'_, '_> {
     }
 
     #[inline]
-    fn direct(&mut self) -> Option<&mut dyn Direct> {
+    fn direct(&mut self) -> Option<&mut dyn DirectBuffer> {
         if self.peek { None } else { Some(&mut self.direct) }
     }
 }

@@ -35,11 +35,11 @@ impl UdpSocket {
         socket.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, only_v6.into())?;
         let inner = &*socket.0;
         let own = KernelSocket::from(kernel.as_fd().try_clone_to_owned()?);
-        let shadow = match host.kernel() {
+        let companion = match host.kernel() {
             Some(service) => service.adopt(own, only_v6, inner.endpoint.clone())?,
             None => None,
         };
-        let Some(shadow) = shadow else { return Err(errno(libc::EADDRNOTAVAIL)) };
+        let Some(companion) = companion else { return Err(errno(libc::EADDRNOTAVAIL)) };
         // bind(2) has already decided which sockets may share the port.
         let options = BindOptions { reuse_address: true, ..inner.endpoint.options.bind() };
         let inet = host.inet().udp_bind(local, options, inner.endpoint.clone())?;
@@ -48,8 +48,8 @@ impl UdpSocket {
             inet.connect_from(local.ip(), remote)?;
             inner.endpoint.set_connected(true);
         }
-        shadow.steer(local)?;
-        let bound = Bound { inet, remote, kernel: Some(shadow) };
+        companion.steer(local)?;
+        let bound = Bound { inet, remote, kernel: Some(companion) };
         inner.set_ledger_entry(lock(&inner.binding).insert(bound));
         Ok(socket)
     }

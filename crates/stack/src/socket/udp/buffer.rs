@@ -2,8 +2,8 @@
 //! the socket has needed, up to its limit; a socket that has queued no datagram has none.
 
 use crate::{
+    memory_pressure::{self, Level},
     napi::NapiId,
-    scarce::{self, Level},
     time::Instant,
 };
 use std::{
@@ -67,7 +67,7 @@ impl Buffer {
     /// Allocates room for one more datagram of `len` bytes, if there is memory.
     #[cold]
     fn grow(&mut self, len: usize) -> bool {
-        !scarce::is(Level::Short)
+        !memory_pressure::is(Level::Short)
             && self.metas.try_reserve(1).is_ok()
             && self.bytes.try_reserve(len).is_ok()
     }

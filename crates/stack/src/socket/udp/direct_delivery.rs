@@ -3,7 +3,7 @@
 //! the stack adds to a round trip, and copies once more.
 
 use super::buffer::{Meta, scatter};
-use crate::napi::Direct;
+use crate::napi::DirectBuffer;
 use std::{any::Any, io::IoSliceMut};
 
 /// The buffers of a receive call. They take one datagram.
@@ -25,14 +25,14 @@ impl<'a, 'b> ReceiveBuffers<'a, 'b> {
     }
 }
 
-impl Direct for ReceiveBuffers<'_, '_> {
+impl DirectBuffer for ReceiveBuffers<'_, '_> {
     #[inline]
     fn is_filled(&self) -> bool {
         self.delivered.is_some()
     }
 
     #[inline]
-    fn put(&mut self, payload: &[u8], label: &dyn Any) -> bool {
+    fn deliver(&mut self, payload: &[u8], label: &dyn Any) -> bool {
         let Some(meta) = label.downcast_ref::<Meta>().filter(|_| self.delivered.is_none()) else {
             return false;
         };
@@ -71,8 +71,8 @@ mod tests {
                 tos: 2,
                 arrived,
             };
-            assert!(!buffers.is_filled() && buffers.put(b"four", &meta));
-            assert!(buffers.is_filled() && !buffers.put(b"more", &meta));
+            assert!(!buffers.is_filled() && buffers.deliver(b"four", &meta));
+            assert!(buffers.is_filled() && !buffers.deliver(b"more", &meta));
             let (found, copied) = buffers.take_delivered().unwrap();
             assert_eq!((found.len, copied), (4, 4.min(lens.iter().sum())));
             assert_eq!(room.concat()[..copied], b"four"[..copied]);

@@ -9,8 +9,8 @@ use super::{
 use crate::{
     host::DeliveryHook,
     inet::{Datagram, SocketError, UdpEndpoint},
-    ledger::{CLOSE, ESTABLISHED, Place, Standing},
-    napi::{Context, Driver, NapiId, Pass, Waiter, WakeList},
+    ledger::{CLOSE, ESTABLISHED, LedgerSlot, SocketState},
+    napi::{Context, NapiId, Pass, PolledBy, Waiter, WakeList},
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
         source::Source,
@@ -73,7 +73,7 @@ struct Receive {
     last_napi: LastNapi,
     stats: SocketStats,
     /// Its entry in the host's ledger, and its state there.
-    ledger_entry: Option<(Place, u8)>,
+    ledger_entry: Option<(LedgerSlot, u8)>,
 }
 
 impl Receive {
@@ -82,7 +82,12 @@ impl Receive {
     fn update_ledger(&self) {
         if let Some((ledger_entry, state)) = &self.ledger_entry {
             let (unread, napi) = (self.buffer.bytes(), self.last_napi.napi());
-            ledger_entry.note(&Standing { state: *state, unread, napi, ..Standing::default() });
+            ledger_entry.note(&SocketState {
+                state: *state,
+                unread,
+                napi,
+                ..SocketState::default()
+            });
         }
     }
 
@@ -118,7 +123,7 @@ impl UdpEndpoint for Endpoint {
             tos: datagram.tos,
             arrived: pass.now,
         };
-        if !self.is_pending() && pass.put(self.poller_id(), datagram.payload, &meta) {
+        if !self.is_pending() && pass.deliver_direct(self.poller_id(), datagram.payload, &meta) {
             self.direct.fetch_add(1, Ordering::Relaxed);
             return true;
         }
@@ -132,11 +137,11 @@ impl UdpEndpoint for Endpoint {
             rx.stats.drops += 1;
             return false;
         }
-        match pass.driver {
-            Driver::BusyPoll(poller) if poller == self.poller_id() => rx.stats.own_polls += 1,
-            Driver::BusyPoll(_) => rx.stats.other_polls += 1,
-            Driver::Interrupt => rx.stats.interrupts += 1,
-            Driver::Kernel => rx.stats.kernel += 1,
+        match pass.polled_by {
+            PolledBy::BusyPoll(poller) if poller == self.poller_id() => rx.stats.own_polls += 1,
+            PolledBy::BusyPoll(_) => rx.stats.other_polls += 1,
+            PolledBy::Interrupt => rx.stats.interrupts += 1,
+            PolledBy::Kernel => rx.stats.kernel += 1,
         }
         rx.last_napi.mark(pass.napi);
         rx.update_ledger();
@@ -151,15 +156,15 @@ impl UdpEndpoint for Endpoint {
         true
     }
 
-    fn hears(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
+    fn accepts_group(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
-        groups.hears(group, interface, source)
+        groups.accepts_group(group, interface, source)
     }
 
     fn error(&self, error: SocketError, _remote: SocketAddr, pass: &mut Pass<'_>) {
         // An unconnected socket gets no ICMP errors (`__udp4_lib_err`, without IP_RECVERR).
-        let reported =
-            error.hard || error.errno == libc::EMSGSIZE && self.options.discover().is_told();
+        let reported = error.hard
+            || error.errno == libc::EMSGSIZE && self.options.discover().reports_too_big();
         if !reported || !self.connected.load(Ordering::Relaxed) {
             return;
         }
@@ -217,7 +222,7 @@ impl Endpoint {
     }
 
     /// Makes an error that was taken pending again.
-    pub(super) fn put_back_error(&self, errno: i32) {
+    pub(super) fn restore_error(&self, errno: i32) {
         let mut wake = WakeList::default();
         self.set_error(errno, &mut wake);
         wake.wake_all();
@@ -291,7 +296,7 @@ impl Endpoint {
     }
 
     /// Sets its entry in the host's ledger.
-    pub(super) fn set_ledger_entry(&self, ledger_entry: Option<Place>, connected: bool) {
+    pub(super) fn set_ledger_entry(&self, ledger_entry: Option<LedgerSlot>, connected: bool) {
         let state = if connected { ESTABLISHED } else { CLOSE };
         let mut rx = lock(&self.rx);
         rx.ledger_entry = ledger_entry.map(|ledger_entry| (ledger_entry, state));
@@ -438,7 +443,7 @@ mod tests {
         let endpoint = Endpoint::new(0, None);
         let at = SocketAddr::from(([10, 0, 0, 1], 7));
         let datagram = Datagram { from: at, to: at, ttl: 64, tos: 0, payload: b"x" };
-        let mut pass = Pass::new(None, Instant::ZERO, Driver::Kernel);
+        let mut pass = Pass::new(None, Instant::ZERO, PolledBy::Kernel);
         for _ in 0..2 {
             assert!(endpoint.datagram(&datagram, &mut pass));
         }

@@ -14,8 +14,8 @@ use std::{io, net::IpAddr};
 ///     ("239.1.1.1".parse().unwrap(), "10.0.0.7".parse().unwrap(), "10.0.0.9".parse().unwrap());
 /// let mut groups = Groups::default();
 /// groups.join_source(group, 2, exchange);
-/// assert!(groups.hears(group, 2, exchange));
-/// assert!(!groups.hears(group, 2, stranger));
+/// assert!(groups.accepts_group(group, 2, exchange));
+/// assert!(!groups.accepts_group(group, 2, stranger));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
@@ -100,13 +100,13 @@ impl Groups {
 
     /// `IP_MULTICAST_ALL`, or `IPV6_MULTICAST_ALL` if `of_v6`: datagrams to groups that other sockets have joined are
     /// received, too. On by default.
-    pub fn hear_all(&mut self, of_v6: bool, on: bool) {
+    pub fn set_multicast_all(&mut self, of_v6: bool, on: bool) {
         self.only_joined[usize::from(of_v6)] = !on;
     }
 
     /// Whether a datagram from `source` to `group` that came in over `interface` is received (`ip_mc_sf_allow`,
     /// `inet6_mc_check`).
-    pub fn hears(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
+    pub fn accepts_group(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
         let is = |it: &&Membership| it.group == group && it.interface == interface;
         match self.memberships.iter().find(is).map(|it| &it.sources) {
             Some(Sources::AllBut(list)) => !list.contains(&source),
@@ -196,31 +196,31 @@ mod tests {
     #[test]
     fn sources_are_filtered_by_group_and_interface() {
         let mut groups = Groups::default();
-        let hears = |groups: &Groups, from| groups.hears(ip(FEED), 2, ip(from));
-        assert!(hears(&groups, "10.0.0.7"), "IP_MULTICAST_ALL");
-        groups.hear_all(false, false);
-        assert!(!hears(&groups, "10.0.0.7"));
+        let accepts = |groups: &Groups, from| groups.accepts_group(ip(FEED), 2, ip(from));
+        assert!(accepts(&groups, "10.0.0.7"), "IP_MULTICAST_ALL");
+        groups.set_multicast_all(false, false);
+        assert!(!accepts(&groups, "10.0.0.7"));
 
         groups.join(ip(FEED), 2);
         groups.block(ip(FEED), 2, ip("10.0.0.7"));
-        assert!(!hears(&groups, "10.0.0.7") && hears(&groups, "10.0.0.8"));
-        assert!(!groups.hears(ip(FEED), 3, ip("10.0.0.8")), "another interface");
+        assert!(!accepts(&groups, "10.0.0.7") && accepts(&groups, "10.0.0.8"));
+        assert!(!groups.accepts_group(ip(FEED), 3, ip("10.0.0.8")), "another interface");
         groups.unblock(ip(FEED), 2, ip("10.0.0.7"));
-        assert!(hears(&groups, "10.0.0.7"));
+        assert!(accepts(&groups, "10.0.0.7"));
         groups.leave(ip(FEED), 2);
-        assert!(!hears(&groups, "10.0.0.7"));
+        assert!(!accepts(&groups, "10.0.0.7"));
 
         groups.join_source(ip(FEED), 2, ip("10.0.0.7"));
         groups.join_source(ip(FEED), 2, ip("10.0.0.8"));
-        assert!(hears(&groups, "10.0.0.8") && !hears(&groups, "10.0.0.9"));
+        assert!(accepts(&groups, "10.0.0.8") && !accepts(&groups, "10.0.0.9"));
         groups.leave_source(ip(FEED), 2, ip("10.0.0.8"));
-        assert!(hears(&groups, "10.0.0.7") && !hears(&groups, "10.0.0.8"));
+        assert!(accepts(&groups, "10.0.0.7") && !accepts(&groups, "10.0.0.8"));
         groups.leave_source(ip(FEED), 2, ip("10.0.0.7"));
         assert_eq!(groups.joined(), []);
 
         groups.set(ip("ff15::1"), 2, Sources::Only(vec![ip("fe80::7")]));
-        assert!(groups.hears(ip("ff15::1"), 2, ip("fe80::7")));
-        assert!(!groups.hears(ip("ff15::1"), 2, ip("fe80::8")));
-        assert!(groups.hears(ip("ff15::2"), 2, ip("fe80::8")), "IPV6_MULTICAST_ALL");
+        assert!(groups.accepts_group(ip("ff15::1"), 2, ip("fe80::7")));
+        assert!(!groups.accepts_group(ip("ff15::1"), 2, ip("fe80::8")));
+        assert!(groups.accepts_group(ip("ff15::2"), 2, ip("fe80::8")), "IPV6_MULTICAST_ALL");
     }
 }

@@ -8,7 +8,7 @@ use super::{
     endpoint::Endpoint,
 };
 use crate::{
-    napi::{Direct, NapiId},
+    napi::{DirectBuffer, NapiId},
     socket::{UNSPECIFIED, waiting::Call},
     time::Instant,
 };
@@ -77,7 +77,7 @@ impl Call for ReceiveCall<'_, '_> {
     }
 
     #[inline]
-    fn direct(&mut self) -> Option<&mut dyn Direct> {
+    fn direct(&mut self) -> Option<&mut dyn DirectBuffer> {
         // A peeked datagram has to stay in the queue.
         if self.peek { None } else { Some(&mut self.direct) }
     }

@@ -79,7 +79,7 @@ struct Inner {
 struct Bound {
     inet: Binding,
     remote: Option<SocketAddr>,
-    kernel: Option<crate::host::Shadow>,
+    kernel: Option<crate::host::Companion>,
 }
 
 common_options!(UdpSocket, UdpSocket::wait_options, UdpSocket::endpoint);
@@ -190,8 +190,8 @@ impl UdpSocket {
 
     /// Makes an error that a receive has returned pending again, for a caller that has datagrams to return first
     /// (recvmmsg(2)).
-    pub fn put_back_error(&self, errno: i32) {
-        self.0.endpoint.put_back_error(errno);
+    pub fn restore_error(&self, errno: i32) {
+        self.0.endpoint.restore_error(errno);
     }
 
     /// The number of datagrams in the receive buffer, and the size of the first in bytes.
@@ -222,7 +222,7 @@ impl Inner {
             None => None,
         };
         let (local, kernel) = match reserved {
-            Some((local, shadow)) => (local, Some(shadow)),
+            Some((local, companion)) => (local, Some(companion)),
             None => (local, None),
         };
         let inet = self.host.inet().udp_bind(local, options, self.endpoint.clone())?;

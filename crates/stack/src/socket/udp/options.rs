@@ -2,7 +2,7 @@
 
 use super::UdpSocket;
 use crate::{
-    inet::{BindOptions, Discover, PathOptions},
+    inet::{BindOptions, PathOptions, PmtuDiscover},
     socket::options::*,
     sync::lock,
 };
@@ -37,7 +37,7 @@ impl Options {
             broadcast: AtomicBool::new(path.broadcast),
             ttl: AtomicU8::new(path.ttl),
             tos: AtomicU8::new(path.tos),
-            mtu_discover: AtomicU8::new(Discover::WANT.number()),
+            mtu_discover: AtomicU8::new(PmtuDiscover::WANT.number()),
         }
     }
 
@@ -54,8 +54,8 @@ impl Options {
         self.broadcast.load(Relaxed)
     }
 
-    pub(super) fn discover(&self) -> Discover {
-        Discover::new(self.mtu_discover.load(Relaxed)).unwrap_or(Discover::WANT)
+    pub(super) fn discover(&self) -> PmtuDiscover {
+        PmtuDiscover::new(self.mtu_discover.load(Relaxed)).unwrap_or(PmtuDiscover::WANT)
     }
 
     /// The options for the path of a datagram.
@@ -95,7 +95,7 @@ impl Options {
                 self.tos.store(value as u8, Relaxed);
             }
             (IPPROTO_IP, IP_MTU_DISCOVER) | (IPPROTO_IPV6, IPV6_MTU_DISCOVER) => {
-                self.mtu_discover.store(within(0..=Discover::OMIT.number())?, Relaxed);
+                self.mtu_discover.store(within(0..=PmtuDiscover::OMIT.number())?, Relaxed);
             }
             _ => return Err(errno(libc::ENOPROTOOPT)),
         }

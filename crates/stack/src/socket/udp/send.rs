@@ -3,7 +3,7 @@
 use super::{Inner, UdpSocket};
 use crate::{
     inet::{Inet, Path, SendError},
-    napi::{Driver, Pass},
+    napi::{Pass, PolledBy},
     socket::{UNSPECIFIED, options::errno, waiting::WaitChannel},
     sync::lock,
     time::{self, Instant},
@@ -130,7 +130,7 @@ impl Inner {
             let Some(path) = self.path_to(to, &mut paths)? else {
                 return by_kernel(&mut waited).map(|()| len);
             };
-            let mut pass = Pass::new(None, time::now(), Driver::Kernel);
+            let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
             let result = match pieces {
                 [one] => inet.udp_send(path, &**one, &mut pass),
                 many => inet.udp_send(path, many, &mut pass),
@@ -179,7 +179,7 @@ impl Inner {
         let mut waited: Option<Option<Instant>> = None;
         loop {
             let Some(path) = self.path_to(first.to, paths)? else { return by_kernel() };
-            let mut pass = Pass::new(None, time::now(), Driver::Kernel);
+            let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
             let result = match run {
                 [one] => inet.udp_send(path, one.payload, &mut pass).map(|()| 1),
                 many => inet.udp_send_many(path, many.iter().map(|one| one.payload), &mut pass),
@@ -217,7 +217,7 @@ impl Inner {
     ) -> io::Result<Option<usize>> {
         let (local, remote) = self.with_binding(to.unwrap_or(UNSPECIFIED), |bound| {
             let remote = to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
-            match bound.inet.is_beyond(remote) {
+            match bound.inet.is_ipv4_but_v6only(remote) {
                 true => Err(SendError::NoRoute.into()),
                 false => Ok((bound.inet.local(), remote)),
             }

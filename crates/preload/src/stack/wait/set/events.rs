@@ -5,20 +5,20 @@ use crate::{
     real,
     stack::{checked, internal_fds},
 };
-use busypoll_stack::{EpollEvent, napi::Outside};
+use busypoll_stack::{EpollEvent, napi::KernelFds};
 use libc::{c_int, epoll_event};
 use std::{cell::Cell, io, mem::ManuallyDrop, sync::atomic::Ordering};
 
 local! {
     /// The memory of one wait is reused by the next.
     static FOUND: Cell<ManuallyDrop<Vec<EpollEvent>>> = Cell::new(ManuallyDrop::new(Vec::new()));
-    static OUTSIDE: Cell<ManuallyDrop<Outside>> = Cell::new(ManuallyDrop::new(Outside::nothing()));
+    static OUTSIDE: Cell<ManuallyDrop<KernelFds>> = Cell::new(ManuallyDrop::new(KernelFds::none()));
 }
 
 /// The calling thread ends: frees its memory.
 pub fn on_thread_exit() {
     drop(ManuallyDrop::into_inner(FOUND.replace(ManuallyDrop::new(Vec::new()))));
-    drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(Outside::nothing()))));
+    drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(KernelFds::none()))));
 }
 
 impl EpollSet {
@@ -62,7 +62,7 @@ impl EpollSet {
     fn take_ours(&self, out: &mut [epoll_event]) -> usize {
         let mut found = ManuallyDrop::into_inner(FOUND.replace(ManuallyDrop::new(Vec::new())));
         found.clear();
-        self.ours.take(&mut found, out.len());
+        self.ours.take_events(&mut found, out.len());
         for (to, event) in out.iter_mut().zip(&found) {
             *to = epoll_event { events: event.events.0, u64: event.data };
         }
@@ -77,18 +77,18 @@ impl EpollSet {
     /// # Errors
     /// `Interrupted`; no descriptor left.
     pub fn wait(&self, epoll: c_int, timeout: Option<std::time::Duration>) -> io::Result<()> {
-        let nothing = ManuallyDrop::new(Outside::nothing());
+        let nothing = ManuallyDrop::new(KernelFds::none());
         let mut outside = ManuallyDrop::into_inner(OUTSIDE.replace(nothing));
         outside.clear();
         self.add_kernel_fds(epoll, &mut outside);
-        let result = self.ours.wait_beside(timeout, &mut outside);
+        let result = self.ours.wait_with_kernel_fds(timeout, &mut outside);
         internal_fds::watch_thread_end();
         drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(outside))));
         result.map(drop)
     }
 
     /// Adds to `outside` the descriptors that report events of the kernel's half; `epoll` is one of the program's.
-    pub fn add_kernel_fds(&self, epoll: c_int, outside: &mut Outside) {
+    pub fn add_kernel_fds(&self, epoll: c_int, outside: &mut KernelFds) {
         if self.has_kernel_members.load(Ordering::Acquire) {
             outside.push(epoll, libc::POLLIN);
         }
@@ -98,7 +98,7 @@ impl EpollSet {
     }
 
     /// As [`add_kernel_fds`](EpollSet::add_kernel_fds), by our own descriptor.
-    pub fn add_own_kernel_fds(&self, outside: &mut Outside) {
+    pub fn add_own_kernel_fds(&self, outside: &mut KernelFds) {
         if let Some(kernel) = self.kernel() {
             self.add_kernel_fds(kernel, outside);
         }

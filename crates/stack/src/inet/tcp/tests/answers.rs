@@ -7,7 +7,7 @@ use crate::{
         iface::{Hop, KernelTables, mac_word},
         tcp::{ListenOptions, Listening},
     },
-    napi::{Driver, Pass},
+    napi::{Pass, PolledBy},
     nic::{Checksum, Frame, Info},
     time::Instant,
     wire::{EtherType, MacAddr, Protocol, ethernet, ipv4, ipv6, tcp},
@@ -138,7 +138,7 @@ impl Server {
 
     /// These frames come in one pass; returns the frames sent, and how often the doorbell rang.
     fn receive(&self, frames: &[Vec<u8>]) -> (Vec<Vec<u8>>, u64) {
-        let mut pass = Pass::new(None, self.now, Driver::Interrupt);
+        let mut pass = Pass::new(None, self.now, PolledBy::Interrupt);
         pass.batched = true;
         self.tape.doorbells();
         for frame in frames {
@@ -146,7 +146,7 @@ impl Server {
             self.inet.receive(&self.iface, 0, frame, &mut pass);
         }
         self.inet.end_of_pass(&mut pass);
-        if pass.unrung {
+        if pass.doorbell_pending {
             self.iface.ring(0);
         }
         (self.tape.frames.lock().unwrap().drain(..).collect(), self.tape.doorbells())

@@ -46,13 +46,13 @@ fn the_last_segment_rings_at_once_and_the_others_when_all_are_out() {
     for (last_marks, rung) in
         [(&[true][..], [1, 0]), (&[false, false], [0, 1]), (&[true, false], [1, 1])]
     {
-        let mut run = host.inet.run(&path, net.now);
+        let mut batch = host.inet.segment_batch(&path, net.now);
         for &last in last_marks {
             let out = Outgoing { last, ..Outgoing::default() };
-            emit::push(&mut run, &tuple, &out).unwrap();
+            emit::push(&mut batch, &tuple, &out).unwrap();
         }
         let before = host.doorbells();
-        drop(run);
+        drop(batch);
         assert_eq!([before, host.doorbells()], rung, "{last_marks:?}");
     }
 }

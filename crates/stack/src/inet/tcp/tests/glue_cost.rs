@@ -13,7 +13,7 @@ use crate::{
         Addressing, Inet, Interface, Path,
         tcp::{ConnectOptions, Flow, ListenOptions, Listening, connection::Connection, flow::Core},
     },
-    napi::{Driver, Pass},
+    napi::{Pass, PolledBy},
     nic::{Checksum, Frame, Info, RingFull, TxQueue},
     time::Instant,
     wire::MacAddr,
@@ -83,7 +83,7 @@ fn ends() -> [End; 2] {
 
 /// Delivers all that `from` has sent to `to`, in one pass; returns how many frames.
 fn carry(from: &End, to: &End, now: Instant) -> usize {
-    let mut pass = Pass { batched: true, ..Pass::new(None, now, Driver::Interrupt) };
+    let mut pass = Pass { batched: true, ..Pass::new(None, now, PolledBy::Interrupt) };
     let ring = &mut *from.ring.0.lock().unwrap();
     let (frames, lens) = (&ring.0, &mut ring.1);
     let count = lens.len();
@@ -97,7 +97,7 @@ fn carry(from: &End, to: &End, now: Instant) -> usize {
 
 fn join(ends: &[End; 2], server: &Listening, now: Instant) -> (Flow, Flow) {
     let [a, b] = ends;
-    let mut pass = Pass::new(None, now, Driver::Interrupt);
+    let mut pass = Pass::new(None, now, PolledBy::Interrupt);
     let (local, remote) = ("10.0.0.1:0".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     let options = ConnectOptions::default();
     let client = a.inet.tcp_connect(
@@ -123,7 +123,7 @@ fn listen(end: &End) -> Listening {
 
 /// `from` sends, the frames are delivered, and `to` reads.
 fn transfer(ends: (&End, &End), flows: (&Flow, &Flow), data: &[u8], now: Instant) {
-    let mut pass = Pass::new(None, now, Driver::Interrupt);
+    let mut pass = Pass::new(None, now, PolledBy::Interrupt);
     assert_eq!(flows.0.send(&[IoSlice::new(data)], false, &mut pass).unwrap(), data.len());
     carry(ends.0, ends.1, now);
     thread_local!(static INTO: RefCell<Vec<u8>> = RefCell::new(vec![0; 16_384]));
@@ -159,7 +159,7 @@ fn a_request_and_its_response() {
         let cost = start.elapsed().as_nanos() as f64 / f64::from(rounds());
         println!("request and response, {connections} connections: {cost:.0} ns");
         now = now + Duration::from_millis(1);
-        let mut pass = Pass::new(None, now, Driver::Interrupt);
+        let mut pass = Pass::new(None, now, PolledBy::Interrupt);
         a.inet.tick(&mut pass);
     }
 }
@@ -204,7 +204,7 @@ fn memory_of_an_idle_connection() {
             flows.push((client, served));
             now = now + Duration::from_millis(1);
             for end in &ends {
-                end.inet.tick(&mut Pass::new(None, now, Driver::Interrupt));
+                end.inet.tick(&mut Pass::new(None, now, PolledBy::Interrupt));
             }
         }
     };
@@ -232,7 +232,7 @@ fn connect_request_close() {
         let (client, served) = join(&ends, &server, now);
         transfer((a, b), (&client, &served), b"?", now);
         transfer((b, a), (&served, &client), b"!", now);
-        let mut pass = Pass::new(None, now, Driver::Interrupt);
+        let mut pass = Pass::new(None, now, PolledBy::Interrupt);
         served.close(&mut pass);
         carry(b, a, now);
         client.close(&mut pass);

@@ -4,7 +4,7 @@ use super::hosts::*;
 use crate::inet::{
     Count, EPHEMERAL,
     tcp::{
-        Config, ConnectOptions, Flow, Hold, ListenOptions,
+        Config, ConnectOptions, Flow, ListenOptions, PortRef,
         connection::State,
         segment::{Flags, Options, Segment},
         seq::Seq,
@@ -238,7 +238,7 @@ fn time_wait_entries_are_bounded() {
 fn time_wait_entries_that_keep_a_port_are_bounded() {
     let mut net = Net::with(Config { tcp_max_tw_ports: 2, ..Config::default() });
     let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
-    let over = |net: &mut Net, hold: Hold| {
+    let over = |net: &mut Net, hold: PortRef| {
         let (from, to) = ("10.0.0.1:0".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
         let (options, endpoint) = (ConnectOptions::default(), Arc::new(TestEndpoint::default()));
         let inet = &net.hosts[A].inet;

@@ -334,7 +334,7 @@ fn write_space_made_by_sending_is_notified_at_once() {
     net.receive_all(B, &net.hosts[A].sent());
     net.receive_all(A, &net.hosts[B].sent());
     assert_eq!(net.segments(A).len(), 1);
-    assert!(endpoint.ready.lock().unwrap().has(Ready::WRITABLE | Ready::ROOM));
+    assert!(endpoint.ready.lock().unwrap().has(Ready::WRITABLE | Ready::WRITE_SPACE));
 }
 
 #[test]
@@ -349,12 +349,12 @@ fn readiness_below_the_low_water_mark_is_notified_when_the_mark_is_raised_and_af
     for (mark, readable) in [(7, false), (4, true)] {
         let options = TcpOptions { receive_low_water: mark, ..served.options() };
         served.set_options(options, &mut net.pass());
-        assert_eq!((is(Ready::READABLE), is(Ready::LITTLE)), (readable, !readable), "{mark}");
+        assert_eq!((is(Ready::READABLE), is(Ready::BELOW_LOWAT)), (readable, !readable), "{mark}");
     }
     served.recv(&mut [IoSliceMut::new(&mut [0; 4])], false, &mut net.pass()).unwrap();
-    assert!(is(Ready::LITTLE) && !is(Ready::READABLE));
+    assert!(is(Ready::BELOW_LOWAT) && !is(Ready::READABLE));
     net.recv(&served);
-    assert!(!is(Ready::LITTLE) && !is(Ready::READABLE));
+    assert!(!is(Ready::BELOW_LOWAT) && !is(Ready::READABLE));
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::{
             tuple::Tuple,
         },
     },
-    napi::{Driver, NapiId, Pass},
+    napi::{NapiId, Pass, PolledBy},
     nic::{Checksum, Frame, Info, RingFull, TxQueue},
     time::Instant,
     wire::{EtherType, MacAddr, Protocol, arp, ethernet, ipv4, tcp},
@@ -118,7 +118,7 @@ impl TcpEndpoint for TestEndpoint {
         self.receives.load(Ordering::Relaxed)
     }
 
-    fn ack_is_left(&self) {
+    fn ack_deferred_to_reader(&self) {
         self.ack_left.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -195,7 +195,7 @@ impl Net {
     }
 
     pub(super) fn pass(&self) -> Pass<'static> {
-        Pass::new(None, self.now, Driver::Interrupt)
+        Pass::new(None, self.now, PolledBy::Interrupt)
     }
 
     /// One frame comes in, in a pass of its own.
@@ -215,8 +215,8 @@ impl Net {
 
     fn receive_in(&self, host: usize, frames: &[Vec<u8>], waited_for: Option<&Flow>) {
         let Host { inet, iface, .. } = &self.hosts[host];
-        let likely = waited_for.map(Flow::likely);
-        let mut pass = Pass { batched: true, likely, direct: None, ..self.pass() };
+        let expected_flow = waited_for.map(Flow::expected_flow);
+        let mut pass = Pass { batched: true, expected_flow, direct: None, ..self.pass() };
         for frame in frames {
             let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
             inet.receive(iface, 0, frame, &mut pass);

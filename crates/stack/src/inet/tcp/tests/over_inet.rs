@@ -16,7 +16,7 @@ use crate::{
             connection::State, info::TcpInfo, parse, seq::Seq,
         },
     },
-    napi::{Driver, Pass},
+    napi::{Pass, PolledBy},
     nic::{Checksum, Frame, Info},
     time::Instant,
     wire::{EtherType, MacAddr, Protocol, arp, ethernet, icmp, icmpv6, ipv4, ipv6, ndp, tcp},
@@ -103,7 +103,7 @@ impl OverInet {
     }
 
     fn pass(now: Instant) -> Pass<'static> {
-        Pass::new(None, now, Driver::Interrupt)
+        Pass::new(None, now, PolledBy::Interrupt)
     }
 
     fn receive(&mut self, ethertype: EtherType, packet: &[u8], now: Instant) {

@@ -34,7 +34,7 @@ fn the_largest_datagram_is_reassembled_from_reversed_fragments() {
     assert_eq!(b.count(Count::Ip6ReasmOKs), 1);
     assert_eq!(lock(&b.inet.reassembly6).size().0, 0);
     assert_eq!(a.send(&path, &payload(MAX_PAYLOAD + 21)), Err(SendError::TooBig));
-    let whole = PathOptions { discover: crate::inet::Discover::DO, ..PathOptions::default() };
+    let whole = PathOptions { discover: crate::inet::PmtuDiscover::DO, ..PathOptions::default() };
     let path = a.path_with("[::]:1", "[fd00::2]:2", whole).unwrap();
     assert_eq!(a.send(&path, &payload(1453)), Err(SendError::TooBig));
     assert_eq!(a.send(&path, &payload(1452)), Ok(()));

@@ -46,15 +46,15 @@ fn socket_options_and_ecn_are_in_the_header() {
     let ends = ("[::]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap());
     let path = a.inet.path_of(Protocol::TCP, ends, 0, options, a.now).unwrap();
     let header = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0];
-    let mut run = a.inet.run(&path, a.now);
-    let write = |room: template::Room<'_>| {
+    let mut batch = a.inet.segment_batch(&path, a.now);
+    let write = |room: template::TransportBuf<'_>| {
         let checksum = room.checksum(|| Sum::of(&header));
         room.bytes.copy_from_slice(&header);
         room.bytes[16..18].copy_from_slice(&checksum.to_be_bytes());
     };
-    run.push(20, 2, write).unwrap();
-    assert_eq!(run.push(1461, 0, |_| unreachable!()), Err(SendError::TooBig));
-    drop(run);
+    batch.push(20, 2, write).unwrap();
+    assert_eq!(batch.push(1461, 0, |_| unreachable!()), Err(SendError::TooBig));
+    drop(batch);
     let sent = sent6(&a);
     let ip = ipv6::Packet::new_checked(&sent[..]).unwrap();
     assert_eq!((ip.traffic_class(), ip.next_header()), (0xba, Protocol::TCP));

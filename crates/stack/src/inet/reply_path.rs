@@ -6,13 +6,13 @@ use super::{
     Inet, PathOptions,
     iface::{Interface, push},
     input::Arrival,
-    template::{Room, Template},
+    template::{Template, TransportBuf},
 };
 use crate::{napi::Pass, nic::RingFull, wire::Protocol};
 use std::net::SocketAddr;
 
 /// The reply path of one packet.
-pub(super) struct Back<'a> {
+pub(super) struct ReplyPath<'a> {
     iface: &'a Interface,
     queue: u32,
     mtu: usize,
@@ -22,13 +22,13 @@ pub(super) struct Back<'a> {
 impl Inet {
     /// The reply path from `local` to `remote`, the sender of the packet. `None` for a packet from this host or on an
     /// interface that is not shared: there a route lookup is cheap.
-    pub(super) fn way_back<'a>(
+    pub(super) fn reply_path<'a>(
         &self,
         arrival: &Arrival<'a>,
         protocol: Protocol,
         (local, remote): (SocketAddr, SocketAddr),
         options: PathOptions,
-    ) -> Option<Back<'a>> {
+    ) -> Option<ReplyPath<'a>> {
         let iface = arrival.iface.filter(|iface| iface.kernel().is_some())?;
         if !arrival.src_mac.is_unicast() || remote.port() == 0 {
             return None;
@@ -38,13 +38,13 @@ impl Inet {
         let path_mtu =
             self.pmtu.get(remote.ip()).map_or(usize::MAX, |path_mtu| path_mtu.mtu as usize);
         let mtu = iface.info().mtu.min(path_mtu);
-        Some(Back { iface, queue: arrival.queue, mtu, template })
+        Some(ReplyPath { iface, queue: arrival.queue, mtu, template })
     }
 }
 
-impl Back<'_> {
+impl ReplyPath<'_> {
     /// The most bytes of transport header and data in one packet.
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn max_transport_len(&self) -> usize {
         self.mtu.saturating_sub(self.template.ip_len())
     }
 
@@ -56,7 +56,7 @@ impl Back<'_> {
     pub(super) fn send_segment(
         &self,
         len: usize,
-        mut fill: impl FnMut(Room<'_>),
+        mut fill: impl FnMut(TransportBuf<'_>),
         pass: &mut Pass<'_>,
     ) -> Result<(), RingFull> {
         let partial = self.iface.info().tx_checksum;
@@ -68,7 +68,7 @@ impl Back<'_> {
         tx.count_segment();
         if pass.batched {
             tx.ring_later();
-            pass.unrung = true;
+            pass.doorbell_pending = true;
         }
         Ok(())
     }

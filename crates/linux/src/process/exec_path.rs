@@ -13,8 +13,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const MAX_READS: usize = 100;
 
 /// The path for a process (`/proc/PID`). `None` if it may not be read.
-pub(super) fn called(process: &Path) -> Option<PathBuf> {
-    let at = exec_path(process)?;
+pub(super) fn exec_path(process: &Path) -> Option<PathBuf> {
+    let at = exec_path_address(process)?;
     // It is near the end of the stack, so the read may be short.
     let mut bytes = [0; libc::PATH_MAX as usize];
     let read =
@@ -25,7 +25,7 @@ pub(super) fn called(process: &Path) -> Option<PathBuf> {
 
 /// The address of the path in its memory. During exec the new memory exists, and a vfork(2) has ended, before the
 /// auxiliary vector is written (`fs/binfmt_elf.c` `create_elf_tables`): then it is read again a moment later.
-fn exec_path(process: &Path) -> Option<u64> {
+fn exec_path_address(process: &Path) -> Option<u64> {
     for look in 0..MAX_READS {
         if look > 0 {
             thread::sleep(PAUSE);

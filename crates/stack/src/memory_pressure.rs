@@ -28,7 +28,7 @@ pub fn set(level: Level) {
 }
 
 /// `recheck` is called to check whether pressure continues. The first function given stays.
-pub fn ask(recheck: fn() -> Level) {
+pub fn set_recheck(recheck: fn() -> Level) {
     let _ = RECHECK.set(recheck);
 }
 

@@ -4,13 +4,13 @@ use std::{fmt::Display, io, mem, os::fd::RawFd, ptr};
 
 /// Prints one line. The reader may be gone: an application that would not have written there itself must not end by
 /// SIGPIPE or a panic.
-pub(crate) fn say(what: impl Display) {
+pub(crate) fn print(what: impl Display) {
     // In one write, because the application writes there, too.
     write(libc::STDERR_FILENO, format!("busypoll: {what}\n").as_bytes());
 }
 
 fn write(fd: RawFd, line: &[u8]) {
-    unheard(|| {
+    without_sigpipe(|| {
         // By number, because the caller may hold locks: see `sys`.
         // SAFETY: readable for its length.
         let written = unsafe { libc::syscall(libc::SYS_write, fd, line.as_ptr(), line.len()) };
@@ -20,7 +20,7 @@ fn write(fd: RawFd, line: &[u8]) {
 
 /// Calls `write`, which returns whether it failed with EPIPE. Discards the SIGPIPE of that write, which is not the
 /// application's, and restores `errno`. Neither locks nor allocates.
-pub fn unheard(write: impl FnOnce() -> bool) {
+pub fn without_sigpipe(write: impl FnOnce() -> bool) {
     // SAFETY: the sets are plain data and valid for the calls, the limit is a timespec of zeros, `errno` is the
     // thread's own. The wait goes by number, as in `write`.
     unsafe {
