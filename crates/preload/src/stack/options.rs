@@ -349,8 +349,8 @@ pub unsafe fn getsockopt(
     let Some(live) = file.live() else { return by_kernel() };
     match (level, name, live) {
         (IPPROTO_TCP, libc::TCP_INFO, Live::Stream(stream)) => match stream.info() {
-            // SAFETY: the caller's contract.
             Ok(info) => {
+                // SAFETY: the caller's contract.
                 answer(unsafe { write_value(&laid_out(&info, headers(stream)), value, len) })
             }
             Err(_) => by_kernel(),
