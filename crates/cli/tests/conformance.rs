@@ -115,6 +115,7 @@ fn is_as_plain(cases: Cases, how: &[&str], kernel_connections: bool) {
 }
 
 #[test]
+#[ignore = "long: a minute"]
 fn two_runs_on_the_plain_kernel_give_the_same() {
     needs_root!();
     needs!(program "cc", program "timeout");
@@ -122,6 +123,7 @@ fn two_runs_on_the_plain_kernel_give_the_same() {
 }
 
 #[test]
+#[ignore = "long: a minute"]
 fn the_kernel_plane_answers_as_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
@@ -131,6 +133,7 @@ fn the_kernel_plane_answers_as_the_kernel() {
 }
 
 #[test]
+#[ignore = "long: a minute"]
 fn the_stack_plane_answers_as_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");

@@ -13,6 +13,7 @@ waiter_test!();
 static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[test]
+#[ignore = "long: virtual machines, five minutes"]
 fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
     needs_vm!();
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");

@@ -9,9 +9,9 @@ mod table;
 
 use support::*;
 
-/// The table under one plane.
+/// The table under one plane; the cases after `long` take minutes together.
 macro_rules! plane {
-    ($name:ident: $($case:ident)+) => {
+    ($name:ident: $($case:ident)+, long: $($long:ident)+) => {
         mod $name {
             $(
                 #[test]
@@ -19,19 +19,28 @@ macro_rules! plane {
                     super::table::$case(stringify!($name));
                 }
             )+
+            $(
+                #[test]
+                #[ignore = "long: the whole table takes four minutes"]
+                fn $long() {
+                    super::table::$long(stringify!($name));
+                }
+            )+
         }
     };
 }
 
 plane! { kernel:
-    sockperf_udp_ping_pong sockperf_tcp_ping_pong sockperf_under_load sockperf_throughput
-    redis redis_saves_in_the_background memcached nginx iperf3
+    redis nginx,
+    long: sockperf_udp_ping_pong sockperf_tcp_ping_pong sockperf_under_load sockperf_throughput
+    redis_saves_in_the_background memcached iperf3
     python_asyncio java_nio go_echo quickfix
 }
 
 // Go makes its system calls itself, so the preload library does not see its sockets.
 plane! { stack:
-    sockperf_udp_ping_pong sockperf_tcp_ping_pong sockperf_under_load sockperf_throughput
-    redis redis_saves_in_the_background memcached nginx iperf3
+    redis nginx,
+    long: sockperf_udp_ping_pong sockperf_tcp_ping_pong sockperf_under_load sockperf_throughput
+    redis_saves_in_the_background memcached iperf3
     python_asyncio java_nio quickfix
 }

@@ -441,6 +441,7 @@ print("in time", flush=True)
 }
 
 #[test]
+#[ignore = "long: twenty seconds"]
 fn a_static_program_polls_except_in_poll() {
     needs_root!();
     needs!(program "cc");
@@ -489,6 +490,7 @@ fn a_static_program_s_daemon_does_not_keep_its_output_open() {
 }
 
 #[test]
+#[ignore = "long: twenty seconds"]
 fn a_go_server_polls() {
     needs_root!();
     needs!(program "go");

@@ -29,6 +29,7 @@ grep '' irq/*/smp_affinity irq/default_smp_affinity sys/net/core/busy_* sys/net/
 ";
 
 #[test]
+#[ignore = "long: virtual machines, two minutes"]
 fn tune_changes_what_it_says_and_rolls_everything_back() {
     needs_vm!();
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");
@@ -437,6 +438,7 @@ fn newer_journal(vm: &Vm) {
 
 /// The applied settings ended with the power; the journal is recognised as one of an earlier boot.
 #[test]
+#[ignore = "long: virtual machines, two minutes"]
 fn a_power_cut_ends_what_was_applied() {
     needs_vm!();
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");

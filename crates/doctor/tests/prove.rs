@@ -102,6 +102,7 @@ macro_rules! needs_all {
 }
 
 #[test]
+#[ignore = "long: twenty seconds"]
 fn the_verdict_agrees_with_the_latency() {
     needs_all!();
     let _guard = one_at_a_time();

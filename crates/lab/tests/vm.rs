@@ -3,6 +3,7 @@
 use busypoll_lab::{needs, needs_vm, vm::Machine};
 
 #[test]
+#[ignore = "long: virtual machines"]
 fn it_has_its_drivers_nodes_and_wires_and_keeps_its_state_over_a_power_cut() {
     needs_vm!();
     needs!(program "ip", program "ping");

@@ -18,7 +18,14 @@ const ROUNDS: usize = 50;
 fn memcheck_finds_nothing() {
     needs!(program "valgrind");
     let output = Command::new("valgrind")
-        .args(["--tool=memcheck", "--quiet", "--error-exitcode=99", "--leak-check=no"])
+        // Valgrind runs one thread at a time; without turns in order a thread that spins can keep the others from theirs.
+        .args([
+            "--tool=memcheck",
+            "--quiet",
+            "--error-exitcode=99",
+            "--leak-check=no",
+            "--fair-sched=try",
+        ])
         .arg(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "the_traffic_that_memcheck_checks", "--test-threads=1"])
         .output()

@@ -74,14 +74,39 @@ fn serve(host: &Host, listener: &TcpListener, stop: &AtomicBool) {
     }
 }
 
+/// Ends `serve`, also where an assertion fails: the scope waits for its threads.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A connection over each family, which resolves the neighbour: one lookup in a thousand loses all its three requests or
+/// replies, and then every connection that waits for it fails with EHOSTUNREACH.
+fn resolve_neighbours(client: &Host) -> [TcpStream; 2] {
+    ["10.0.0.2:7", "[fd00::2]:7"].map(|to| {
+        loop {
+            match TcpStream::connect(client, to) {
+                Ok(stream) => return stream,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::HostUnreachable),
+            }
+        }
+    })
+}
+
 #[test]
+#[ignore = "long: half a minute"]
 fn a_thousand_connections_on_a_bad_link_and_not_one_byte_wrong() {
     let each = 1_000_000 / CONNECTIONS;
     let (client, server) = hosts();
     let listener = TcpListener::bind(&server, "[::]:7").unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let serving = scope.spawn(|| serve(&server, &listener, &stop));
+        scope.spawn(|| serve(&server, &listener, &stop));
+        let _stop = StopOnDrop(&stop);
+        let _resolved = resolve_neighbours(&client);
         let epoll = Epoll::new(&client);
         let mut streams = Vec::new();
         for of in 0..CONNECTIONS {
@@ -125,7 +150,5 @@ fn a_thousand_connections_on_a_bad_link_and_not_one_byte_wrong() {
                 }
             }
         }
-        stop.store(true, Ordering::Relaxed);
-        serving.join().unwrap();
     });
 }

@@ -85,6 +85,7 @@ fn an_idle_connection_takes_little_memory() {
 
 /// A busy-polling reader takes the last answer by direct delivery and owes its acknowledgment until a timer sends it.
 #[test]
+#[ignore = "long: half a minute"]
 fn an_idle_connection_that_has_polled_takes_little_memory() {
     let _alone = ALONE.lock();
     let (a, b) = cable::pair(cable::Config::default()).unwrap();
@@ -114,6 +115,7 @@ fn idle_connections_are_small(one: &Host, two: &Host) {
 
 /// The connections are reset, so that no TIME_WAIT entry stays.
 #[test]
+#[ignore = "long: half a minute"]
 fn a_closed_connection_frees_its_memory() {
     let _alone = ALONE.lock();
     let (one, two) = common::hosts();
