@@ -4,7 +4,7 @@
 //! Kernel source: `net/core/sysctl_net_core.c`. Reading needs no permission; writing needs root or
 //! `CAP_NET_ADMIN` in the initial user namespace. Their effect reaches every network namespace.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
@@ -26,11 +26,23 @@ pub enum Sysctl {
 /// seen, which does not mean 0.
 #[must_use]
 pub fn host_busy_poll() -> Option<u32> {
-    let here = Sysctl::BusyPoll.get().ok();
+    in_initial_netns(|| Sysctl::BusyPoll.get().ok())
+}
+
+/// `net.core.rps_sock_flow_entries`: the size of the table by which RFS steers flows; 0 = no RFS. Only the initial
+/// network namespace shows it; `None` if it cannot be seen, which does not mean 0.
+#[must_use]
+pub fn rps_sock_flow_entries() -> Option<u32> {
+    let file = "/proc/sys/net/core/rps_sock_flow_entries";
+    in_initial_netns(|| fs::read_to_string(file).ok()?.trim().parse().ok())
+}
+
+/// A value read here, or else in the initial network namespace.
+fn in_initial_netns(read: impl Fn() -> Option<u32> + Sync) -> Option<u32> {
     // The init process and a kernel thread are in the initial network namespace.
     let there = ["/proc/1/ns/net", "/proc/2/ns/net"].iter();
-    let mut there = there.map(|path| netns::enter(path.as_ref(), || Sysctl::BusyPoll.get().ok()));
-    here.or_else(|| there.find_map(|value| value.ok()?))
+    let mut there = there.map(|path| netns::enter(path.as_ref(), &read));
+    read().or_else(|| there.find_map(|value| value.ok()?))
 }
 
 impl Sysctl {

@@ -1,14 +1,20 @@
 //! RPS and RFS: they redirect packets that a busy poll found to another CPU.
 
-use std::fs;
-
 use busypoll_linux::link::Link;
+use busypoll_linux::sysctl::rps_sock_flow_entries;
 
 use super::Sources;
 use crate::rules::{RFS, RPS};
 use crate::{Report, Subject, count};
 
+/// Kinds of device that take over a packet from the device below without steering it again: their rx_handler returns
+/// `RX_HANDLER_ANOTHER`, `__netif_receive_skb_core` untags a VLAN's. A bridge and tunnels do steer.
+const NOT_STEERED: &[&str] = &["bond", "ipvlan", "macvlan", "macvtap", "team", "vlan"];
+
 pub(super) fn check(link: &Link, sources: &Sources, report: &mut Report) {
+    if link.kind.as_deref().is_some_and(|kind| NOT_STEERED.contains(&kind)) {
+        return;
+    }
     let Some(sysfs) = &sources.sysfs else { return };
     let queues = sysfs.rx_queues(&link.name);
     let each = |name: &str| -> Vec<(u32, String)> {
@@ -29,13 +35,21 @@ pub(super) fn check(link: &Link, sources: &Sources, report: &mut Report) {
         report.add(tell(&RPS, "rps_cpus", rps, what));
     }
     let rfs = each("rps_flow_cnt");
+    if rfs.is_empty() {
+        return;
+    }
     // RFS does nothing without the machine's global flow table.
-    let table = "/proc/sys/net/core/rps_sock_flow_entries";
-    let flows = fs::read_to_string(table).unwrap_or_default();
-    if !rfs.is_empty() && is_set(flows.trim()) {
-        let what = format!("RFS steers packets of {} by flow", count(rfs.len(), "queue"));
-        let found = tell(&RFS, "rps_flow_cnt", rfs, what);
-        report.add(found.evidence(table, flows.trim()));
+    let table = "net.core.rps_sock_flow_entries";
+    match rps_sock_flow_entries() {
+        Some(0) => {}
+        Some(flows) => {
+            let what = format!("RFS steers packets of {} by flow", count(rfs.len(), "queue"));
+            report.add(tell(&RFS, "rps_flow_cnt", rfs, what).evidence(table, flows));
+        }
+        None => {
+            let why = "only the initial network namespace shows it";
+            report.not_seen(Subject::device(&link.name), "whether RFS steers packets", table, why);
+        }
     }
 }
 
