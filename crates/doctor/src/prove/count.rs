@@ -40,6 +40,8 @@ pub(super) struct DeviceCounts {
     pub(super) busy_poll_rx: Option<u64>,
     /// Packets it received, by its own counter.
     pub(super) received: Option<u64>,
+    /// Packets that the other devices of its network namespace received, loopback aside.
+    pub(super) others: u64,
     /// Interrupts of its NAPI instances; none if the driver does not report their numbers.
     pub(super) interrupts: Option<u64>,
 }
@@ -104,6 +106,7 @@ pub(super) fn over(time: Duration, target: &Target, report: &mut Report) -> Resu
             rows: Vec::new(),
             busy_poll_rx: growth(before.busy_poll_rx, after.busy_poll_rx),
             received: growth(of(&before.received), of(&after.received)),
+            others: received_by_others(&device.1, before, after),
             interrupts: growth(of(&before.interrupts), of(&after.interrupts)),
         };
         counts.devices.insert(device.clone(), grown);
@@ -130,6 +133,14 @@ pub(super) fn over(time: Duration, target: &Target, report: &mut Report) -> Resu
 
 fn growth(before: Option<u64>, after: Option<u64>) -> Option<u64> {
     Some(after?.saturating_sub(before?))
+}
+
+fn received_by_others(device: &str, before: &Namespace, after: &Namespace) -> u64 {
+    let others = after.received.iter().filter(|(name, _)| *name != device && *name != "lo");
+    let since = |(name, now): (&String, &u64)| {
+        now.saturating_sub(before.received.get(name).copied().unwrap_or(0))
+    };
+    others.map(since).sum()
 }
 
 impl Stopped {

@@ -9,7 +9,9 @@ use busypoll_linux::bpf::napi::Passes;
 use super::count::{Counts, DeviceCounts};
 use super::passes::Driven;
 use super::{ENOUGH, Target, WORKS, percent};
-use crate::rules::{PROVE_HARMFUL, PROVE_NO_EFFECT, PROVE_OFF, PROVE_QUIET, PROVE_WORKING};
+use crate::rules::{
+    NOT_SEEN, PROVE_HARMFUL, PROVE_NO_EFFECT, PROVE_OFF, PROVE_QUIET, PROVE_WORKING, RFS, RPS,
+};
 use crate::{Finding, Report, Subject};
 
 pub(super) fn judge(target: &Target, counts: &Counts, report: &mut Report) {
@@ -21,10 +23,15 @@ pub(super) fn judge(target: &Target, counts: &Counts, report: &mut Report) {
                 let finding = by_passes(&key.1, device, &passes, on, counts);
                 device.evidence(finding, &passes.sum)
             }
-            None => by_counters(&key.1, device),
+            None => {
+                let subject = Subject::Device { name: key.1.clone() };
+                let moves = |f: &&Finding| [&RPS, &RFS].contains(&f.rule) && f.subject == subject;
+                let moved = report.findings().iter().any(moves);
+                by_counters(&key.1, device, moved)
+            }
         };
         if finding.rule != &PROVE_QUIET || !target.any {
-            report.undecided |= finding.rule == &PROVE_QUIET;
+            report.undecided |= [&PROVE_QUIET, &NOT_SEEN].contains(&finding.rule);
             report.add(finding);
         }
     }
@@ -106,23 +113,58 @@ impl DeviceCounts {
     }
 }
 
-/// Without BPF: by the kernel's own counters.
-fn by_counters(name: &str, device: &DeviceCounts) -> Finding {
+/// Without BPF: by the kernel's own counters. BusyPollRxPackets counts the packets of all devices of the namespace, also
+/// those that RPS then moves to another CPU: if these could make the difference, the share is not known.
+fn by_counters(name: &str, device: &DeviceCounts, moved: bool) -> Finding {
     let subject = Subject::Device { name: name.into() };
     let (found, all) = (device.busy_poll_rx.unwrap_or(0), device.received.unwrap_or(0));
-    // The counter includes other devices of the namespace.
-    let share = percent(found, all).min(100);
-    let what = format!("{share}% of {all} packets were found by busy polling");
+    let surely = if moved { 0 } else { found.saturating_sub(device.others) };
+    let [least, most] = [surely, found].map(|found| percent(found, all).min(100));
+    let words = |share: u64| format!("{share}% of {all} packets were found by busy polling");
     let finding = if all < ENOUGH {
         PROVE_QUIET.finding(subject, format!("{all} packets came"))
-    } else if share >= WORKS {
-        PROVE_WORKING.finding(subject, what)
+    } else if least >= WORKS {
+        PROVE_WORKING.finding(subject, words(least))
     } else if found == 0 {
-        PROVE_OFF.finding(subject, what)
+        PROVE_OFF.finding(subject, words(0))
+    } else if most < WORKS {
+        PROVE_NO_EFFECT.finding(subject, words(most))
     } else {
-        PROVE_NO_EFFECT.finding(subject, what)
+        let what = format!("which of its {all} packets were found by busy polling");
+        NOT_SEEN.finding(subject, what)
     };
     finding
         .evidence("BusyPollRxPackets of the device's network namespace", format!("+{found}"))
         .evidence("packets received, /proc/net/dev", format!("+{all}"))
+        .evidence("packets that other devices there received", format!("+{}", device.others))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The counter is one for all devices of a namespace: it proves nothing about one of several.
+    #[test]
+    fn counters_of_a_whole_namespace_are_not_taken_for_those_of_one_device() {
+        for (found, received, others, moved, rule) in [
+            (0, 10, 0, false, &PROVE_QUIET),
+            (0, 1000, 9000, false, &PROVE_OFF),
+            (100, 1000, 9000, false, &PROVE_NO_EFFECT),
+            (900, 1000, 9000, false, &NOT_SEEN),
+            (9000, 1000, 9000, false, &NOT_SEEN),
+            (9000, 1000, 8100, false, &PROVE_WORKING),
+            (900, 1000, 0, false, &PROVE_WORKING),
+            (900, 1000, 0, true, &NOT_SEEN),
+            (100, 1000, 0, true, &PROVE_NO_EFFECT),
+        ] {
+            let device = DeviceCounts {
+                busy_poll_rx: Some(found),
+                received: Some(received),
+                others,
+                ..DeviceCounts::default()
+            };
+            let told = by_counters("eth9", &device, moved);
+            assert_eq!(told.rule, rule, "{found} {received} {others} {moved}: {}", told.what);
+        }
+    }
 }
