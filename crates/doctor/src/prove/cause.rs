@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use busypoll_linux::netdev::Threaded;
+
 use super::count::Counts;
 use super::passes::Driven;
 use super::units::{Spins, Sum, Unit};
@@ -106,13 +108,14 @@ pub(super) fn certain(unit: &Unit, context: &Context<'_>) -> Option<Cause> {
             None => words.into(),
         });
     }
-    if most(sum.napi_threads) {
-        let remedy = context
-            .locations(unit)
-            .first()
-            .map(|location| context.process.write_in_its_namespace(location, "threaded", "0"));
-        let words = "NAPI threads take them before any thread polls: threaded NAPI is on".into();
-        return Some(Cause { words, remedy });
+    // An ordinary NAPI thread leaves the queue to a thread that polls; one that busy polls itself never does.
+    let taken = |location: &&&NapiLocation| location.napi.threaded == Some(Threaded::BusyPoll);
+    if most(sum.napi_threads)
+        && let Some(location) = context.locations(unit).iter().find(taken)
+    {
+        let remedy = context.process.write_in_its_namespace(location, "threaded", "0");
+        let words = format!("the NAPI thread of {location} busy polls and takes them");
+        return Some(Cause { words, remedy: Some(remedy) });
     }
     if let Some((_, what, remedy)) = context.fault(HANDED_ON) {
         let words = format!("{what}, also those that a busy poll has found");

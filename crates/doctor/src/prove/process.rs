@@ -83,7 +83,10 @@ fn verdict(unit: &Unit, driven: &Driven<'_>, context: &Context<'_>, counts: &Cou
     let words = format!("{share}% of {all} packets{of} were found by busy polling");
     let late = context.deferral(unit).map_or(String::new(), |late| format!("; {late}"));
     // The deferral timer runs on the CPU that polled last, where no spinner is in its way.
-    let contending_spinners = || driven.contending_spinners(counts).filter(|_| late.is_empty());
+    let contending_spinners = || {
+        let found = driven.contending_spinners(counts);
+        found.filter(|_| late.is_empty() && polls_much(unit, driven, counts))
+    };
     let finding = if share >= WORKS {
         let other = match percent(sum.others, found) {
             0..=9 => String::new(),
@@ -118,6 +121,12 @@ fn verdict(unit: &Unit, driven: &Driven<'_>, context: &Context<'_>, counts: &Cou
         sum.napi_threads,
     );
     finding.evidence("packets handed to it, cgroup_skb/ingress", said)
+}
+
+/// Whether its waits poll for a tenth of the time or more: shorter polls are in nobody's way.
+fn polls_much(unit: &Unit, driven: &Driven<'_>, counts: &Counts) -> bool {
+    let most = u128::from(driven.sum.rearm) * u128::from(unit.usecs);
+    unit.usecs == 0 || unit.spins.is_some() || most * 10 >= counts.time.as_micros()
 }
 
 /// A quota that stops a poller is a fault even if most packets are found: the others wait for the next period.

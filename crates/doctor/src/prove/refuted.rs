@@ -4,11 +4,13 @@ use super::WORKS;
 use super::percent;
 use super::units::Unit;
 use crate::process::Process;
-use crate::rules::{CPU_QUOTA, EPOLL_READY, SOCK_READY, SPINNERS_ONE_CPU, SPINNERS_TOO_MANY};
+use crate::rules::{
+    CPU_QUOTA, EPOLL_READY, FIFO_POLLER, SOCK_READY, SPINNERS_ONE_CPU, SPINNERS_TOO_MANY,
+};
 use crate::{Report, Rule, Subject};
 
 /// Findings about CPU time that pollers take from each other: shares of packets cannot refute these.
-const KEPT: &[&Rule] = &[&CPU_QUOTA, &SPINNERS_ONE_CPU, &SPINNERS_TOO_MANY];
+const KEPT: &[&Rule] = &[&CPU_QUOTA, &FIFO_POLLER, &SPINNERS_ONE_CPU, &SPINNERS_TOO_MANY];
 
 /// Removes the findings that the packets refute.
 pub(super) fn remove(process: &Process, judged: &[Unit], working: bool, report: &mut Report) {
