@@ -7,9 +7,13 @@ use std::time::{Duration, Instant};
 
 use busypoll_doctor::{Finding, Report, Scope, Verdict, diagnose};
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_linux::stat;
 use programs::Program;
 use rustix::process::{Gid, Uid};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    CapabilitySet, capabilities, set_capabilities, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
 
 const NOBODY: u32 = 65534;
 
@@ -24,6 +28,18 @@ fn as_nobody<R: Send>(host: &LabHost, work: impl FnOnce() -> R + Send) -> R {
         work()
     })
     .unwrap()
+}
+
+/// Runs `work` in the host as root without BPF, as in many containers.
+fn without_bpf<R: Send>(host: &LabHost, work: impl FnOnce() -> R + Send) -> R {
+    let bpf = CapabilitySet::BPF | CapabilitySet::SYS_ADMIN | CapabilitySet::PERFMON;
+    let work = || {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective -= bpf;
+        set_capabilities(None, sets).unwrap();
+        work()
+    };
+    host.enter(work).unwrap()
 }
 
 /// A program of that user in the host. Uses the system's Python: others may be in directories that only root can read.
@@ -140,4 +156,49 @@ fn without_bpf_the_kernels_own_counters_prove_busy_polling() {
     let unseen =
         report.findings().into_iter().find(|f| f.what.contains("which threads polled")).cloned();
     assert!(unseen.unwrap().evidence[0].said.contains("CAP_BPF"));
+}
+
+/// The counters are those of a namespace, not of a process: they may contradict a verdict, and prove none.
+#[test]
+fn without_bpf_there_is_no_verdict_on_a_process() {
+    needs_all!();
+    for usecs in [0, 5000] {
+        let lab = Lab::builder().build().unwrap();
+        let script = format!(
+            "s = udp(7000, {usecs}); say()\nwhile True:\n    d, a = s.recvfrom(9); s.sendto(d, a)"
+        );
+        let mut server = Program::start(lab.server.command("/usr/bin/python3"), &script);
+        server.read_line();
+        let mut client = Program::start(
+            lab.client.command("/usr/bin/python3"),
+            "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('10.77.0.2', 7000)); say()\n\
+             while True: s.send(b'x'); s.recv(9)",
+        );
+        client.read_line();
+        let scope = Scope {
+            pids: vec![server.pid()],
+            prove: Some(Duration::from_millis(500)),
+            ..Scope::default()
+        };
+        let look = || {
+            let before = stat::busy_poll_rx_packets().unwrap();
+            let report = diagnose(&scope).unwrap();
+            (report, stat::busy_poll_rx_packets().unwrap() - before)
+        };
+        let (report, polled) = without_bpf(&lab.server, look);
+        let findings = report.findings();
+        assert!(!findings.iter().any(|f| f.rule.code.starts_with("BP-PROVE")), "{findings:#?}");
+        let unseen = findings.iter().find(|f| f.what.starts_with("how the packets of its sockets"));
+        assert!(unseen.unwrap().evidence[0].said.contains("CAP_BPF"), "{unseen:#?}");
+        if report.faults() == 0 {
+            let summary = report.summary();
+            assert!(summary.starts_with("Whether busy polling works was not seen"), "{summary}");
+            assert_eq!(report.exit_code(), std::process::ExitCode::from(2));
+        }
+        match usecs {
+            // A fault of settings may be told, which the counter must not contradict.
+            0 => assert_eq!(polled, 0, "{findings:#?}"),
+            _ => assert!(polled > 0 && report.faults() == 0, "{polled} {findings:#?}"),
+        }
+    }
 }

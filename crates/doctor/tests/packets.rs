@@ -2,101 +2,19 @@
 //! other counters of the kernel.
 
 mod programs;
+mod traffic;
 
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-use busypoll_doctor::{Finding, Report, Scope, diagnose};
+use busypoll_doctor::{Scope, diagnose};
 use busypoll_lab::{Lab, needs, needs_root};
 use busypoll_linux::sysfs::Sysfs;
-use busypoll_linux::{process, stat};
 use programs::{Program, cure};
-
-/// One test at a time: the machine may have only two CPUs.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use traffic::{ECHO, MS, Stream, codes, find, get, in_sysfs, one_at_a_time, prove, run};
 
 macro_rules! needs_all {
     () => {
         needs_root!();
         needs!(program "python3", program "ethtool", program "ip", program "nsenter");
     };
-}
-
-/// Sends datagrams to a port of the server until dropped, answered or not.
-struct Stream {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Stream {
-    fn start(lab: &Lab, to: &'static str, gap: Duration) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let send = move || {
-            let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-            socket.set_nonblocking(true).unwrap();
-            while !stopped.load(Relaxed) {
-                // While the test reconfigures the device there may be no route.
-                let _ = socket.send_to(b"x", to);
-                let _ = socket.recv(&mut [0; 9]);
-                std::thread::sleep(gap);
-            }
-        };
-        let thread = lab.client.spawn_thread(lab.client.cpu(), send).unwrap();
-        Stream { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-const MS: Duration = Duration::from_millis(1);
-const ECHO: &str = "while True: d, a = s.recvfrom(99); s.sendto(d, a)";
-
-/// The report on a process, and the packets that busy polls found in the server's namespace meanwhile.
-fn prove(lab: &Lab, pid: u32) -> (Report, u64) {
-    let scope =
-        Scope { pids: vec![pid], prove: Some(Duration::from_millis(400)), ..Scope::default() };
-    let polled = || stat::busy_poll_rx_packets().unwrap();
-    let look = || {
-        let before = polled();
-        let report = diagnose(&scope).unwrap();
-        (report, polled() - before)
-    };
-    lab.server.enter(look).unwrap()
-}
-
-fn codes(report: &Report) -> Vec<&'static str> {
-    report.findings().iter().map(|f| f.rule.code).collect()
-}
-
-fn find(report: &Report, code: &str) -> Option<Finding> {
-    report.findings().into_iter().find(|f| f.rule.code == code).cloned()
-}
-
-fn get(report: &Report, code: &str) -> Finding {
-    find(report, code).unwrap_or_else(|| panic!("no {code}: {:#?}", report.findings()))
-}
-
-/// Runs a command in the network namespace of one side.
-fn run(host: &busypoll_lab::LabHost, command: &str) {
-    let done = host.command("sh").args(["-c", command]).status().unwrap();
-    assert!(done.success(), "{command}");
-}
-
-fn in_sysfs(lab: &Lab, name: &str, value: &str) {
-    let set = || Sysfs::open().unwrap().set_attribute(lab.server.interface(), name, value).unwrap();
-    lab.server.enter(set).unwrap();
 }
 
 #[test]
@@ -238,43 +156,68 @@ fn packets_from_another_device_than_the_learnt_one_are_reported() {
 }
 
 #[test]
-fn rps_on_the_queue_or_on_a_bridge_above_it_is_reported_for_the_process() {
+fn rps_is_reported_for_the_process_where_it_moves_packets() {
     needs_all!();
     let _guard = one_at_a_time();
-    for bridge in [false, true] {
+    for above in ["", "bridge", "macvlan"] {
         let lab = Lab::builder().build().unwrap();
+        if lab.server.cpu() == lab.client.cpu() {
+            busypoll_lab::needs::skipped(module_path!(), "two CPUs");
+            return;
+        }
         let device = lab.server.interface();
         let mut steered = device.to_owned();
-        if bridge {
-            steered = "br0".into();
-            run(
-                &lab.server,
-                &format!(
-                    "ip link add br0 type bridge && ip link set {device} master br0 && ip addr flush dev {device} && \
-                 ip link set br0 address $(ip -br link show {device} | tr -s ' ' | cut -d' ' -f3) up && \
-                 ip addr add 10.77.0.2/24 dev br0"
+        if !above.is_empty() {
+            steered = "up0".into();
+            let link = match above {
+                "bridge" => format!(
+                    "ip link add up0 type bridge && ip link set {device} master up0 && \
+                     ip link set up0 address $(ip -br link show {device} | tr -s ' ' | cut -d' ' -f3)"
                 ),
+                _ => format!("ip link add up0 link {device} type macvlan mode passthru"),
+            };
+            let address = format!(
+                "ip addr flush dev {device} && ip link set up0 up && ip addr add 10.77.0.2/24 dev up0"
             );
+            run(&lab.server, &format!("{link} && {address}"));
         }
-        let mut echo = Program::start(
-            lab.server.command("python3"),
-            &format!("s = udp(700, 2000); say()\n{ECHO}"),
-        );
+        let python = || lab.server.command("python3");
+        // Without busy polling packets reach a socket on the CPU of their sender, unless RPS moves them.
+        // Only a connected socket notes the CPU.
+        let script = "s = udp(701)\ndef receive():\n\
+                      \x20   s.connect(s.recvfrom(9)[1])\n\
+                      \x20   while True: s.recv(9)\n\
+                      threading.Thread(target=receive, daemon=True).start(); say()\n\
+                      while heard(): say(s.getsockopt(1, 49))";
+        let mut sleeper = Program::start(python(), script);
+        sleeper.read_line();
+        let stream = Stream::start(&lab, "10.77.0.2:701", MS);
+        let name = steered.clone();
+        let mask = format!("{:x}", 1_u64 << lab.server.cpu());
+        let set = move || {
+            Sysfs::open().unwrap().set_attribute(&name, "queues/rx-0/rps_cpus", &mask).unwrap()
+        };
+        lab.server.enter(set).unwrap();
+        std::thread::sleep(100 * MS);
+        sleeper.write_line("where");
+        let moved = sleeper.read_line() == lab.server.cpu().to_string();
+        assert_eq!(moved, above != "macvlan", "{above}");
+        drop((sleeper, stream));
+
+        let mut echo = Program::start(python(), &format!("s = udp(700, 2000); say()\n{ECHO}"));
         echo.read_line();
         let _stream = Stream::start(&lab, "10.77.0.2:700", MS);
         std::thread::sleep(100 * MS);
-        let name = steered.clone();
-        let set = move || {
-            Sysfs::open().unwrap().set_attribute(&name, "queues/rx-0/rps_cpus", "3").unwrap()
-        };
-        lab.server.enter(set).unwrap();
         let (report, _) = prove(&lab, echo.pid());
+        if !moved {
+            assert!(find(&report, "BP-RPS").is_none(), "{:#?}", report.findings());
+            continue;
+        }
         let told = get(&report, "BP-RPS");
         assert_eq!(told.subject.to_string(), steered);
         assert!(find(&report, "BP-PROVE-WORKING").is_none(), "{:#?}", report.findings());
         // The remedy works from the namespace where the doctor ran.
-        let cured = lab.server.command("sh").args(["-c", told.remedy.as_deref().unwrap()]).status();
-        assert!(cured.unwrap().success());
+        run(&lab.server, told.remedy.as_deref().unwrap());
         let (report, _) = prove(&lab, echo.pid());
         assert!(find(&report, "BP-RPS").is_none(), "{:#?}", report.findings());
     }
@@ -328,44 +271,6 @@ fn idle_sockets_and_sleeping_threads_are_not_judged() {
 }
 
 #[test]
-fn a_stopped_process_and_a_zombie_are_reported_as_such() {
-    needs_all!();
-    let lab = Lab::builder().build().unwrap();
-    let mut program =
-        Program::start(lab.server.command("python3"), "s = udp(700, 50); say(); s.recv(9)");
-    program.read_line();
-    let pid = program.pid();
-    let state = |wanted: char| {
-        for _ in 0..2000 {
-            if process::sched_state(pid).is_some_and(|s| s.state == wanted) {
-                return;
-            }
-            std::thread::sleep(5 * MS);
-        }
-        panic!("{:?}", process::sched_state(pid));
-    };
-    assert!(
-        Command::new("sh").args(["-c", &format!("kill -STOP {pid}")]).status().unwrap().success()
-    );
-    state('T');
-    let (report, _) = prove(&lab, pid);
-    let told = get(&report, "BP-STOPPED");
-    assert!(told.verdict().is_fault());
-    cure(&told);
-    state('S');
-    let (report, _) = prove(&lab, pid);
-    assert!(find(&report, "BP-STOPPED").is_none());
-
-    let mut parent = Program::start(
-        lab.server.command("python3"),
-        "pid = os.fork()\nif pid == 0: os._exit(0)\nos.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT); say(pid); heard()",
-    );
-    let zombie: u32 = parent.read_line().parse().unwrap();
-    let refused = diagnose(&Scope { pids: vec![zombie], ..Scope::default() }).unwrap_err();
-    assert!(refused.to_string().contains("zombie"), "{refused}");
-}
-
-#[test]
 fn loopback_that_is_down_is_reported() {
     needs_all!();
     let lab = Lab::builder().build().unwrap();
@@ -378,69 +283,107 @@ fn loopback_that_is_down_is_reported() {
 }
 
 #[test]
-fn a_cpu_quota_is_reported_and_removed_by_the_remedy() {
+fn an_io_uring_is_judged_by_its_packets() {
     needs_all!();
     let _guard = one_at_a_time();
-    // Version 1, where a new group needs no changes to the others.
-    let root = "/sys/fs/cgroup/cpu";
-    let group = format!("{root}/busypoll-doctor-{}", std::process::id());
-    if std::fs::create_dir(&group).is_err()
-        || std::fs::write(format!("{group}/cpu.cfs_quota_us"), "20000").is_err()
-    {
-        let _ = std::fs::remove_dir(&group);
-        busypoll_lab::needs::skipped(module_path!(), "control groups of version 1 to make one");
-        return;
-    }
-    let lab = Lab::builder().build().unwrap();
-    let mut echo = Program::start(
-        lab.server.command("python3"),
-        &format!("s = udp(700, 50000); say()\n{ECHO}"),
-    );
-    echo.read_line();
-    std::fs::write(format!("{group}/cgroup.procs"), echo.pid().to_string()).unwrap();
-    let stream = Stream::start(&lab, "10.77.0.2:700", MS);
-    std::thread::sleep(200 * MS);
-    let scope = |pid| Scope { pids: vec![pid], ..Scope::default() };
-    let mut told = None;
-    for _ in 0..20 {
-        let report = lab.server.enter(|| diagnose(&scope(echo.pid())).unwrap()).unwrap();
-        told = find(&report, "BP-CPU-QUOTA");
-        if told.is_some() {
-            break;
+    for usecs in [0, 20_000] {
+        let lab = Lab::builder().build().unwrap();
+        // It connects, as a receive in a ring does not tell the sender's address.
+        let script = format!(
+            "s = udp(700); r = Ring({usecs}); say(); d, a = s.recvfrom(99); s.connect(a)\n\
+             while True: s.send(r.recv(s))"
+        );
+        let mut echo = Program::start(lab.server.command("python3"), &script);
+        echo.read_line();
+        let _stream = Stream::start(&lab, "10.77.0.2:700", MS);
+        std::thread::sleep(100 * MS);
+        let (report, polled) = prove(&lab, echo.pid());
+        let proof =
+            report.findings().into_iter().find(|f| f.rule.code.starts_with("BP-PROVE")).unwrap();
+        if usecs == 0 {
+            assert_eq!(polled, 0);
+            assert_eq!(proof.rule.code, "BP-PROVE-OFF", "{proof:#?}");
+            get(&report, "BP-URING-OFF");
+            continue;
+        }
+        let packets = proof.evidence.iter().find(|e| e.read.starts_with("packets handed")).unwrap();
+        let own: u64 = packets.said.split(' ').next().unwrap().parse().unwrap();
+        assert!(
+            own > 0 && own <= polled + 20,
+            "{own} told, {polled} by all busy polls: {proof:#?}"
+        );
+        assert!(find(&report, "BP-URING-OFF").is_none(), "{:#?}", report.findings());
+        if proof.rule.code == "BP-PROVE-WORKING" {
+            assert_eq!(report.faults(), 0, "{:#?}", report.findings());
         }
     }
-    if let Some(told) = &told {
-        cure(told);
+}
+
+/// With `threaded` a NAPI thread does a softirq's work: as many packets are found by busy polling as without.
+#[test]
+fn napi_threads_are_not_blamed_for_what_short_polls_miss() {
+    needs_all!();
+    let _guard = one_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let script = format!("s = udp(700, 10); say()\n{ECHO}");
+    let mut echo = Program::start(lab.server.command("python3"), &script);
+    echo.read_line();
+    let _stream = Stream::start(&lab, "10.77.0.2:700", 3 * MS);
+    std::thread::sleep(100 * MS);
+    for threaded in ["1", "0"] {
+        in_sysfs(&lab, "threaded", threaded);
+        let (report, polled) = prove(&lab, echo.pid());
+        assert!(polled < 20, "{polled} by polls of 10 us every 3 ms");
+        let told = get(&report, "BP-PROVE-NO-EFFECT");
+        assert!(told.what.contains("had ended"), "{}", told.what);
+        assert_eq!(told.remedy, None, "{told:#?}");
+        let by_threads = told.evidence.iter().find(|e| e.said.ends_with(" 0 by NAPI threads"));
+        assert_eq!(by_threads.is_none(), threaded == "1", "{told:#?}");
     }
-    let after = lab.server.enter(|| diagnose(&scope(echo.pid())).unwrap()).unwrap();
-    drop(stream);
-    drop(echo);
-    while std::fs::remove_dir(&group).is_err() {
-        std::thread::sleep(10 * MS);
+}
+
+/// The machine's table of flows, which only the initial network namespace shows, set until dropped.
+struct Flows(String);
+
+impl Flows {
+    const FILE: &str = "/proc/sys/net/core/rps_sock_flow_entries";
+
+    fn set(flows: &str) -> Option<Self> {
+        let before = std::fs::read_to_string(Self::FILE).ok()?;
+        std::fs::write(Self::FILE, flows).ok()?;
+        Some(Flows(before))
     }
-    assert!(told.expect("the quota").what.contains("0.20 CPUs"));
-    assert!(find(&after, "BP-CPU-QUOTA").is_none());
+}
+
+impl Drop for Flows {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::FILE, &self.0);
+    }
 }
 
 #[test]
-fn a_poller_with_real_time_priority_is_reported() {
+fn rfs_on_the_queue_is_reported_for_the_process() {
     needs_all!();
-    needs!(program "chrt");
+    let _guard = one_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    // Each wait is so short that the poller does not monopolise the CPU.
-    let script = "s = udp(700, 1); say(); s.recvfrom(9); say()\nwhile True: s.recv(9)";
-    let mut poller = Program::start(lab.server.command("python3"), script);
-    poller.read_line();
-    let stream = Stream::start(&lab, "10.77.0.2:700", 20 * MS);
-    poller.read_line();
-    drop(stream);
-    let set = format!("chrt -f -p 1 {}", poller.pid());
-    if !Command::new("sh").args(["-c", &set]).status().unwrap().success() {
-        busypoll_lab::needs::skipped(module_path!(), "real-time priorities");
+    let script = format!("s = udp(700, 2000); say()\n{ECHO}");
+    let mut echo = Program::start(lab.server.command("python3"), &script);
+    echo.read_line();
+    let _stream = Stream::start(&lab, "10.77.0.2:700", MS);
+    std::thread::sleep(100 * MS);
+    in_sysfs(&lab, "queues/rx-0/rps_flow_cnt", "32");
+    // Without the machine's table RFS does nothing.
+    let (report, _) = prove(&lab, echo.pid());
+    assert!(find(&report, "BP-RFS").is_none(), "{:#?}", report.findings());
+    let Some(_flows) = Flows::set("32") else {
+        busypoll_lab::needs::skipped(module_path!(), "net.core.rps_sock_flow_entries to set");
         return;
-    }
-    let look = || diagnose(&Scope { pids: vec![poller.pid()], ..Scope::default() }).unwrap();
-    let told = get(&lab.server.enter(look).unwrap(), "BP-FIFO-POLLER");
-    cure(&told);
-    assert!(find(&lab.server.enter(look).unwrap(), "BP-FIFO-POLLER").is_none());
+    };
+    std::thread::sleep(50 * MS);
+    let (report, _) = prove(&lab, echo.pid());
+    let told = get(&report, "BP-RFS");
+    assert!(find(&report, "BP-PROVE-WORKING").is_none(), "{:#?}", report.findings());
+    run(&lab.server, told.remedy.as_deref().unwrap());
+    let (report, _) = prove(&lab, echo.pid());
+    assert!(find(&report, "BP-RFS").is_none(), "{:#?}", report.findings());
 }

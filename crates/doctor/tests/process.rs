@@ -510,7 +510,7 @@ fn ten_thousand_sockets_in_one_epoll_take_under_two_seconds() {
 }
 
 #[test]
-#[ignore = "makes 2,000 processes"]
+#[ignore = "long: makes 2,000 processes"]
 fn two_thousand_processes_take_under_two_seconds() {
     needs_all!();
     let lab = lab();
