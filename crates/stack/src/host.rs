@@ -1,8 +1,8 @@
-//! A host: NICs, inet, sockets and the two sysctls, put together. This is where the floors meet: each
-//! queue gets a NAPI context whose floor above is inet. An interface that shares its addresses with
-//! the kernel gets the service that keeps the two in step ([`companion`]).
+//! A host: NICs, inet and the two sysctls, put together. Each queue gets a NAPI context whose floor above is inet. An
+//! interface that shares its addresses with the kernel gets the service that keeps the two in step ([`companion`]).
 
 use crate::{
+    icmp_sockets::IcmpSockets,
     inet::{Addressing, Cidr, Inet, Interface, WakeBy, kernel::KernelView, tcp},
     lease::Lease,
     ledger::Ledger,
@@ -26,13 +26,11 @@ mod companion_listener;
 pub mod firewall;
 mod groups;
 mod kernel_connections;
+mod kernel_udp;
 mod port_reservation;
-mod sockets;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
 pub(crate) use port_reservation::{PortReservation, ReservationOptions};
-pub use sockets::IcmpSockets;
-pub(crate) use sockets::{get_option, set_option};
 
 /// TIME_WAIT entries may keep one in this many of the process's descriptors.
 const TIME_WAIT_SHARE: usize = 8;

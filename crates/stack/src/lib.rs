@@ -5,7 +5,8 @@
 //! AF_XDP ([`nic::xdp`]), a TAP ([`nic::tap`]). Its sockets ([`UdpSocket`]) wait as Linux's do: they return
 //! queued data, else busy poll for `SO_BUSY_POLL` microseconds, else sleep.
 //!
-//! The floors are [`socket`](UdpSocket), [`inet`], [`napi`], [`nic`] and [`wire`]. Each knows only those below it.
+//! The floors are [`socket`](UdpSocket), [`host`](Host), [`inet`], [`napi`], [`nic`] and [`wire`]. Each imports only those
+//! below it.
 //! Packets come up through callbacks that the upper floor hands down.
 //!
 //! # The receive path
@@ -28,6 +29,7 @@
 //!    released the queue.
 
 mod host;
+mod icmp_sockets;
 pub mod inet;
 pub mod lease;
 pub mod ledger;
@@ -47,7 +49,8 @@ pub mod time;
 pub mod unix;
 pub mod wire;
 
-pub use host::{Builder, Host, IcmpSockets, firewall};
+pub use host::{Builder, Host, firewall};
+pub use icmp_sockets::IcmpSockets;
 pub use inet::tcp::{
     Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
 };

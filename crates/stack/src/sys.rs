@@ -300,3 +300,31 @@ pub(crate) fn unpin_this_thread() {
         }
     }
 }
+
+/// Reads an option of a kernel socket that is one number.
+pub(crate) fn get_option(socket: &impl AsRawFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let to = (&raw mut value).cast();
+    // SAFETY: `value` and `len` are valid for the call.
+    match unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut len) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+pub(crate) fn set_option<T: Copy>(
+    socket: &impl AsRawFd,
+    level: i32,
+    name: i32,
+    value: T,
+) -> io::Result<()> {
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `value` is valid for the call.
+    match unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len)
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

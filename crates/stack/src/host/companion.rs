@@ -7,10 +7,11 @@ use super::{
     companion_listener::CompanionEndpoint,
     groups::RECHECK,
     kernel_connections::KernelConnections,
+    kernel_udp::{bind, disconnect, enable_pktinfo, receive},
     port_reservation::{PortReservation, ReservationOptions, ReservedPorts, TCP},
-    sockets::{IcmpSockets, bind, disconnect, enable_pktinfo, receive, set_option},
 };
 use crate::{
+    icmp_sockets::IcmpSockets,
     inet::{
         BindOptions, Datagram, Inet, Interface, PathOptions, UdpEndpoint,
         kernel::{KernelView, Received, recv_with_destination},
@@ -18,7 +19,7 @@ use crate::{
     napi::{Pass, PolledBy},
     nic::{Nic, Steering},
     sync::lock,
-    sys,
+    sys::{self, set_option},
     thread::{Thread, serve},
     time,
 };

@@ -1,11 +1,8 @@
 //! Multicast groups of UDP sockets. The kernel joins them. Datagrams to a group at a socket's port come to our queues
 //! only while no other program's socket could receive them, because the kernel does not see steered packets.
 
-use super::{
-    companion::{Companion, Entry, Shared, State},
-    sockets::set_option,
-};
-use crate::sync::lock;
+use super::companion::{Companion, Entry, Shared, State};
+use crate::{sync::lock, sys::set_option};
 use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

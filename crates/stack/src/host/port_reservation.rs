@@ -8,11 +8,11 @@
 //! The socket does not listen: the kernel refuses connections to our port over loopback, or over an interface that is
 //! not shared.
 
-use super::{
-    companion::{State, Steered},
-    sockets::set_option,
+use super::companion::{State, Steered};
+use crate::{
+    sync::lock,
+    sys::{self, set_option},
 };
-use crate::{sync::lock, sys};
 use std::{
     collections::{HashMap, VecDeque},
     io,

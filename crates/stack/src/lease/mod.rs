@@ -21,7 +21,7 @@ pub use crate::unix::peer;
 pub use socket::{accept, listen};
 
 use self::socket::{BYTES, as_timed_out, connect, receive, send};
-use crate::{IcmpSockets, ledger::Ledger, nic::xdp::Grant, sys, thread};
+use crate::{icmp_sockets::IcmpSockets, ledger::Ledger, nic::xdp::Grant, sys, thread};
 use std::{
     io,
     os::fd::{AsRawFd, OwnedFd, RawFd},

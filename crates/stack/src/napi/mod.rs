@@ -23,13 +23,11 @@ mod handoff;
 mod id;
 mod interrupt;
 mod pass;
-#[cfg(test)]
-mod preferred;
 mod table;
+#[cfg(test)]
+mod tests;
 pub(crate) mod wait;
 mod watchdog;
-#[cfg(test)]
-mod watchdog_backoff;
 mod word;
 
 pub use asleep::sleep_for;

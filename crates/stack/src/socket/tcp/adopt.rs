@@ -8,12 +8,13 @@ use super::{
 };
 use crate::{
     Host,
-    host::{CompanionEndpoint, CompanionListener, CompanionService, PortReservation, get_option},
+    host::{CompanionEndpoint, CompanionListener, CompanionService, PortReservation},
     inet::tcp::{Ready, TcpEndpoint},
     napi::Pass,
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sync::lock,
-    sys, time,
+    sys::{self, get_option},
+    time,
 };
 use std::{
     io,

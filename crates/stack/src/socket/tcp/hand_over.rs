@@ -4,10 +4,11 @@
 
 use super::stream::{TcpStream, pass};
 use crate::{
-    host::{PortReservation, get_option, set_option},
+    host::PortReservation,
     inet::tcp::RepairState,
     socket::options::errno,
-    sys, time,
+    sys::{self, get_option, set_option},
+    time,
 };
 use std::{
     io,

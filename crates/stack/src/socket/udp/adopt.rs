@@ -4,10 +4,10 @@
 use super::{Bound, UdpSocket};
 use crate::{
     Host,
-    host::get_option,
     inet::BindOptions,
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sync::lock,
+    sys::get_option,
 };
 use std::{io, net::UdpSocket as KernelSocket, os::fd::AsFd};
 

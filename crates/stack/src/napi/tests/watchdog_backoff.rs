@@ -1,7 +1,7 @@
 //! How often the watchdog checks a queue that is polled all the time. The watchdog's period is a minute, so that the
 //! tests do not depend on time.
 
-use super::*;
+use super::super::*;
 use crate::{Host, nic::cable, time};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! Preferred busy polling changes how long a queue stays with its pollers while a thread sleeps on it. The watchdog's
 //! period is a minute, so that the tests do not depend on time.
 
-use super::*;
+use super::super::*;
 use crate::{Epoll, EpollParams, Events, Host, UdpSocket, nic::cable, time};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,0 +1,4 @@
+//! Tests of whole contexts.
+
+mod preferred;
+mod watchdog_backoff;

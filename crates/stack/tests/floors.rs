@@ -1,0 +1,165 @@
+//! The direction of imports: each module of the crate imports only modules listed after it, and each crate of the
+//! workspace depends only on the crates that ARCHITECTURE.md names in its row.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The modules, the top floor first. ARCHITECTURE.md draws the first six that are folders.
+const ORDER: [&str; 22] = [
+    "process",
+    "socket",
+    "host",
+    "lease",
+    "icmp_sockets",
+    "inet",
+    "ledger",
+    "signal",
+    "napi",
+    "nic",
+    "wire",
+    "spin",
+    "pool",
+    "memory_pressure",
+    "thread",
+    "stderr",
+    "unix",
+    "sys",
+    "sync",
+    "time",
+    // Of the crate itself.
+    "lib",
+    "tests",
+];
+
+fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// The source without comments and without its test module.
+fn code(text: &str) -> String {
+    let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+    product.lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
+}
+
+/// What stands after each `crate::`, with the members of a `crate::{...}`.
+fn imports(code: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for rest in code.split("crate::").skip(1) {
+        let Some(list) = rest.strip_prefix('{') else {
+            found.insert(first_word(rest));
+            continue;
+        };
+        let mut depth = 0;
+        let mut member = String::new();
+        for char in list.chars() {
+            match char {
+                '}' if depth == 0 => break,
+                ',' if depth == 0 => {
+                    found.insert(first_word(&std::mem::take(&mut member)));
+                    continue;
+                }
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
+            }
+            member.push(char);
+        }
+        found.insert(first_word(&member));
+    }
+    found.remove("");
+    found
+}
+
+fn first_word(text: &str) -> String {
+    let is_name = |char: &char| char.is_alphanumeric() || *char == '_';
+    text.trim_start().chars().take_while(is_name).collect()
+}
+
+/// The module whose item the crate's root re-exports as `name`.
+fn reexported_from(lib: &str, name: &str) -> Option<String> {
+    lib.split("pub use ").skip(1).find_map(|rest| {
+        let statement = rest.split(';').next().unwrap();
+        let mut words = statement.split(|char: char| !char.is_alphanumeric() && char != '_');
+        words.any(|word| word == name).then(|| first_word(statement))
+    })
+}
+
+#[test]
+fn modules_import_only_what_is_below_them() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let lib = fs::read_to_string(source.join("lib.rs")).unwrap();
+    let floor = |module: &str| {
+        ORDER
+            .iter()
+            .position(|name| *name == module)
+            .unwrap_or_else(|| panic!("{module}: on no floor"))
+    };
+    let mut files = Vec::new();
+    rust_files(&source, &mut files);
+    assert!(files.len() > 100, "{} files", files.len());
+    let mut edges = 0;
+    let mut wrong = Vec::new();
+    for file in files {
+        let name = file.strip_prefix(&source).unwrap().to_str().unwrap();
+        if name == "lib.rs" || name.contains("tests") {
+            continue;
+        }
+        let module = name.split('/').next().unwrap().trim_end_matches(".rs");
+        for import in imports(&code(&fs::read_to_string(&file).unwrap())) {
+            let target = if import.starts_with(char::is_uppercase) || !ORDER.contains(&&*import) {
+                reexported_from(&lib, &import).unwrap_or(import)
+            } else {
+                import
+            };
+            edges += 1;
+            if target != module && floor(&target) <= floor(module) {
+                wrong.push(format!("{name} imports {target}, which is above {module}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(edges > 300, "only {edges} imports were read");
+}
+
+#[test]
+fn crates_depend_only_on_those_that_the_architecture_names() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let architecture = fs::read_to_string(crates.join("../ARCHITECTURE.md")).unwrap();
+    let mut rows = 0;
+    for line in architecture.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, name, _, allowed, _] = cells[..] else { continue };
+        let name = name.trim_matches('`');
+        let Ok(manifest) = fs::read_to_string(crates.join(name).join("Cargo.toml")) else {
+            continue;
+        };
+        rows += 1;
+        let table = manifest.split("\n[dependencies]\n").nth(1).unwrap_or("");
+        let table = table.split("\n[").next().unwrap();
+        for line in table.lines() {
+            let Some(dependency) = line.strip_prefix("busypoll-") else { continue };
+            let dependency = dependency.split(['.', ' ', '=']).next().unwrap();
+            let named =
+                allowed == "all below" || allowed.split(", ").any(|name| name == dependency);
+            assert!(named, "{name} depends on {dependency}; ARCHITECTURE.md names {allowed:?}");
+        }
+    }
+    assert!(rows > 10, "only {rows} rows were read");
+}
+
+#[test]
+fn imports_are_read_from_every_form() {
+    let code =
+        code("use crate::{a::{b, c}, d};\nfn f() { crate::e::g() } // crate::h\nuse crate::i;\n");
+    assert_eq!(imports(&code).into_iter().collect::<Vec<_>>(), ["a", "d", "e", "i"]);
+}
