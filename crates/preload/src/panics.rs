@@ -10,6 +10,7 @@ mod frame {
     use libc::{c_int, c_void};
     use std::{
         arch::global_asm,
+        mem::{ManuallyDrop, MaybeUninit},
         panic::{AssertUnwindSafe, catch_unwind},
     };
 
@@ -126,28 +127,32 @@ mod frame {
     }
 
     struct Call<F, T> {
-        call: Option<F>,
-        result: Option<T>,
+        /// Moved out by the call.
+        call: ManuallyDrop<F>,
+        /// Valid if the call has returned.
+        result: MaybeUninit<T>,
     }
 
     unsafe extern "C-unwind" fn make<F: FnOnce() -> T, T>(data: *mut c_void) {
         // SAFETY: the pointer that `run` passed, which outlives this call.
         let data = unsafe { &mut *data.cast::<Call<F, T>>() };
-        if let Some(call) = data.call.take() {
-            data.result = Some(call());
-        }
+        // SAFETY: `run` calls this once and does not use the field any more.
+        let call = unsafe { ManuallyDrop::take(&mut data.call) };
+        data.result.write(call());
     }
 
     /// Makes `call`. `None` if it panicked.
     #[inline]
     pub fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
-        let mut call = Call { call: Some(call), result: None };
+        let mut call = Call { call: ManuallyDrop::new(call), result: MaybeUninit::uninit() };
         // SAFETY: `make` gets the type it expects.
         let exception = unsafe { busypoll_catch(make::<F, T>, (&raw mut call).cast()) };
         if !exception.is_null() {
             drop_panic(exception);
+            return None;
         }
-        call.result
+        // SAFETY: no exception was stopped, so `make` has returned.
+        Some(unsafe { call.result.assume_init() })
     }
 
     /// Raises the panic once more, right below a `catch_unwind`.

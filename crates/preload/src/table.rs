@@ -93,7 +93,7 @@ macro_rules! hooks {
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
             // SAFETY: the caller keeps the C function's contract, which is the handler's.
-            panics::answer(|| unsafe { $handler($($arg),*) })
+            panics::answer(move || unsafe { $handler($($arg),*) })
         }
     };
     (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path) => {
@@ -110,7 +110,8 @@ macro_rules! hooks {
                 unsafe {
                     loop {
                         let Some(file) = $crate::fds::get($fd) else { return $handler($($arg),*) };
-                        let result = panics::answer(|| $ours(file, $($arg),*));
+                        // By value: the call is behind a pointer, and references would be one more to each argument.
+                        let result = panics::answer(move || $ours(file, $($arg),*));
                         if result != <$ret as real::Failed>::FAILED || errno::get() != inside::ERESTARTSYS
                         {
                             return result;

@@ -48,6 +48,7 @@ pub mod thread;
 pub mod time;
 pub mod unix;
 pub mod wire;
+pub mod word_hash;
 
 pub use host::{Builder, Host, firewall};
 pub use icmp_sockets::IcmpSockets;

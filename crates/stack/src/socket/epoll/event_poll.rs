@@ -9,9 +9,10 @@ use crate::{
         source::Source,
     },
     sync::lock,
+    word_hash::WordMap,
 };
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -27,7 +28,7 @@ pub(super) fn key(source: &Weak<dyn Source>, tag: u64) -> Key {
 
 #[derive(Debug, Default)]
 pub(super) struct EventPoll {
-    pub(super) items: Mutex<HashMap<Key, Arc<Item>>>,
+    pub(super) items: Mutex<WordMap<Key, Arc<Item>>>,
     ready: Mutex<Ready>,
     /// The length of the ready list; read without its lock.
     ready_count: AtomicUsize,

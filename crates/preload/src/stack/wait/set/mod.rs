@@ -21,7 +21,7 @@ use crate::{
     stack::{file::lock, internal_fds},
 };
 use busypoll_policy::{Plane, Settings};
-use busypoll_stack::{Epoll, EpollParams, Source};
+use busypoll_stack::{Epoll, EpollParams, Source, word_hash::WordMap};
 use libc::c_int;
 use std::{
     collections::{HashMap, HashSet},
@@ -43,7 +43,7 @@ pub use wakeup_fd::split_off_wakeup;
 pub struct EpollSet {
     ours: Epoll,
     busy_poll: Mutex<BusyPollParams>,
-    members: Mutex<HashMap<Key, Member>>,
+    members: Mutex<WordMap<Key, Member>>,
     /// The number of members that are not active.
     inactive: AtomicUsize,
     /// Some member is active: waits are ours.
