@@ -33,7 +33,7 @@ fn a_value_that_another_program_has_changed_since_is_left_alone() {
         sockopt::set_busy_poll(&socket, 77).unwrap();
     }
     let report = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert!(report.contains("left: SO_BUSY_POLL is 77, not the 40 we wrote"), "{report}");
+    assert!(report.contains("left: SO_BUSY_POLL is 77, not the 40 that attach wrote"), "{report}");
     assert_eq!(busy_polls(server.pid()), [77]);
 }
 
@@ -77,7 +77,7 @@ fn a_socket_that_only_a_child_still_has_is_restored_there() {
     assert!(report.contains("1 put back"), "{report}");
     assert_eq!(busy_polls(child), [0]);
     let gone = busypoll(&lab, &state, &["detach", &pid]).output().unwrap();
-    fails_with(&gone, &["no process", "no changes to one are written down"]);
+    fails_with(&gone, &["no process", "no changes to one are recorded"]);
 }
 
 /// An epoll instance that watches a socket.
@@ -118,7 +118,10 @@ fn another_epoll_or_socket_of_the_same_number_is_left_alone() {
     let mut number: OwnedFd = three.into();
     rustix::io::dup2(&fourth, &mut number).unwrap();
     let report = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert!(report.contains("left: the epoll instance watches nothing it did"), "{report}");
+    assert!(
+        report.contains("left: the epoll instance watches nothing that it watched before"),
+        "{report}"
+    );
     assert_eq!((polls(&replaced).busy_poll_usecs, polls(&kept).busy_poll_usecs), (40, 0));
     assert_eq!(sockopt::busy_poll(&moved).unwrap(), 0, "the socket is found wherever it is");
     assert_eq!(

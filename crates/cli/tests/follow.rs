@@ -100,7 +100,7 @@ fn sockets_that_a_followed_process_or_its_child_opens_later_are_changed() {
     assert!(!busy_polls(server.pid()).contains(&20_000));
     assert_eq!(epolls(server.pid()), [EpollParams::default()]);
     let again = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert!(again.contains("no changes to it are written down"), "{again}");
+    assert!(again.contains("no changes to it are recorded"), "{again}");
     let child = Process::open(server.pid()).unwrap().children();
     assert_eq!(child.len(), 1);
     succeeds(&mut busypoll(&lab, &state, &["detach", &child[0].to_string()]));

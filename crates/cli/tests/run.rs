@@ -457,7 +457,9 @@ fn a_static_program_polls_except_in_poll() {
     let _server = Running::start(&mut command);
     exchange_udp(&lab, PORT, 10);
     wait_until("it is said to be impossible", || {
-        fs::read_to_string(&log).unwrap().contains("impossible in a program that no library sees")
+        fs::read_to_string(&log)
+            .unwrap()
+            .contains("impossible in a program that cannot be preloaded")
     });
 }
 

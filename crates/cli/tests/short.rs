@@ -93,7 +93,7 @@ fn any_call_that_panics_returns_an_error() {
 
 fn panics_in(calls: impl Iterator<Item = u32>) {
     runs("BUSYPOLL_TEST_PANIC", calls.map(|call| call.to_string()), |output| {
-        assert!(says(output, "a fault of the library's own"), "{output:?}");
+        assert!(says(output, "a bug in the preload library"), "{output:?}");
         true
     });
 }

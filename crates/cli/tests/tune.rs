@@ -138,7 +138,7 @@ fn mistakes_get_one_line_and_change_nothing() {
         ("apply busy-poll --dev IF --confirm 10us", &["--confirm", "at least 1s"]),
         ("apply busy-poll --dev IF --confirm 1.9s", &["--confirm", "'1.9s'", "give 1s or 2s"]),
         ("apply busy-poll --dev IF --confirm soon", &["--confirm", "'soon'"]),
-        ("confirm", &["nothing waits to be confirmed"]),
+        ("confirm", &["there is nothing to confirm"]),
         ("export busy-poll --format yaml", &["--format", "ansible"]),
         ("export irq-suspend --format sysctl", &["irq-suspend", "--format sysctl"]),
     ] {
@@ -260,7 +260,7 @@ fn gro_flush_timeout_is_rolled_back_when_its_last_poller_ends() {
     assert!(client.command("python3").args(["-c", traffic]).status().unwrap().success());
     wait_until("warned", || fixture.tune("status").status.code() == Some(1));
     let status = fixture.output_of("status", 1);
-    assert!(status.contains("not one was busy polled"), "{status}");
+    assert!(status.contains("packets since was busy polled"), "{status}");
     drop(first);
     thread::sleep(Duration::from_millis(300));
     assert_eq!(fixture.flush_timeout(), 200_000, "one poller still lives");
@@ -269,7 +269,7 @@ fn gro_flush_timeout_is_rolled_back_when_its_last_poller_ends() {
     // The guard writes its last entry after its work.
     wait_until("the guard has finished", || {
         let output = fixture.tune("status");
-        String::from_utf8_lossy(&output.stderr).contains("nobody polls any more")
+        String::from_utf8_lossy(&output.stderr).contains("no poller is left")
     });
 }
 
@@ -284,10 +284,10 @@ fn a_killed_guard_is_reported() {
     let guard = status["applies"][0]["guard"].as_i64().unwrap();
     assert!(Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap().success());
     wait_until("the guard has ended", || fixture.tune("status").status.code() == Some(1));
-    assert!(fixture.output_of("status", 1).contains("nobody is left to roll it back"));
+    assert!(fixture.output_of("status", 1).contains("no guard is left to roll it back"));
     drop(poller);
     let status = fixture.output_of("status", 1);
-    assert!(status.contains("gro-flush-timeout set and nobody polls"), "{status}");
+    assert!(status.contains("gro-flush-timeout set and no process polls"), "{status}");
     fixture.output_of("rollback", 0);
     assert_eq!(fixture.flush_timeout(), 0);
 }
@@ -325,7 +325,7 @@ fn an_unconfirmed_apply_is_rolled_back_also_after_the_terminal_has_closed() {
     wait_until("the guard has finished", || {
         !error_line(&fixture.tune("confirm")).contains("in use by")
     });
-    fails_with(&fixture.tune("confirm"), &["nothing waits", "nobody confirmed it"]);
+    fails_with(&fixture.tune("confirm"), &["nothing to confirm", "it was not confirmed"]);
 }
 
 /// Applies are numbered anew in each journal.

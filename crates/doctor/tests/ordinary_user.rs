@@ -127,7 +127,7 @@ fn other_users_processes_are_counted_in_one_line_and_asking_for_one_is_an_error(
 #[test]
 fn a_pid_without_a_process_is_an_error() {
     let error = diagnose(&Scope { pids: vec![u32::MAX / 2], ..Scope::default() }).unwrap_err();
-    assert_eq!(error.to_string(), "process 2147483647: no such process; ps lists those there are");
+    assert_eq!(error.to_string(), "process 2147483647: no such process; ps lists the processes");
 }
 
 #[test]

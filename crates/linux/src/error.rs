@@ -31,9 +31,7 @@ pub enum Error {
         with: &'static str,
     },
     /// No device of that name.
-    #[error(
-        "no network device {name:?} in this network namespace; `ip link` lists those there are"
-    )]
+    #[error("no network device {name:?} in this network namespace; `ip link` lists the devices")]
     NoDevice {
         /// The name, or `ifindex N`.
         name: String,
@@ -88,9 +86,7 @@ pub enum Error {
     )]
     NotEpoll,
     /// No process of that number.
-    #[error(
-        "no process {pid}: it has ended, or there never was one (`ps -e` lists those there are)"
-    )]
+    #[error("no process {pid}: it has ended, or there never was one (`ps -e` lists the processes)")]
     NoProcess {
         /// The number.
         pid: u32,

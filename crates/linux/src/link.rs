@@ -93,7 +93,7 @@ pub struct Address {
 /// println!("{:?}", links.addresses(lo.ifindex)?);
 /// assert_eq!(
 ///     links.get("nosuch0").unwrap_err().to_string(),
-///     "no network device \"nosuch0\" in this network namespace; `ip link` lists those there are"
+///     "no network device \"nosuch0\" in this network namespace; `ip link` lists the devices"
 /// );
 /// # Ok::<(), busypoll_linux::Error>(())
 /// ```

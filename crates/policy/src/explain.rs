@@ -47,7 +47,7 @@ impl Policy {
             Some(n) => format!("At most {n} threads spin at once; others sleep at once."),
         };
         format!(
-            "{limit}\n    note: of all runs of the user; programs that no library sees (static ones, Go's) are not \
+            "{limit}\n    note: of all runs of the user; programs that cannot be preloaded (static ones, Go's) are not \
              counted, and not held back"
         )
     }

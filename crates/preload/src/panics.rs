@@ -204,7 +204,7 @@ pub fn prepare() {
             info.location().map_or(("?", 0), |location| (location.file(), location.line()));
         let what = info.payload_as_str().unwrap_or("no message");
         PANICKED.report(format_args!(
-            "a fault of the library's own ({}:{}: {what}): the call fails with EIO, and the program goes on",
+            "a bug in the preload library ({}:{}: {what}): the call fails with EIO, and the program goes on",
             location.0, location.1
         ));
     }));

@@ -19,11 +19,11 @@ const SOON: Option<Duration> = Some(Duration::from_secs(10));
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
 /// The read end of a pipe as a kernel descriptor to wait for; and its write end.
-fn outside() -> (KernelFds, std::io::PipeReader, PipeWriter) {
+fn kernel_fds() -> (KernelFds, std::io::PipeReader, PipeWriter) {
     let (reader, writer) = pipe().unwrap();
-    let mut outside = KernelFds::none();
-    outside.push(reader.as_raw_fd(), libc::POLLIN);
-    (outside, reader, writer)
+    let mut kernel_fds = KernelFds::none();
+    kernel_fds.push(reader.as_raw_fd(), libc::POLLIN);
+    (kernel_fds, reader, writer)
 }
 
 /// A set of one socket, which busy polls for `micros`.
@@ -45,11 +45,11 @@ fn later(act: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
 fn a_sleep_ends_for_the_kernel_and_for_a_socket() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
-    let (mut outside, _reader, mut writer) = outside();
+    let (mut kernel_fds, _reader, mut writer) = kernel_fds();
     let epoll = set(&right, 0);
     let sender = later(move || drop(left.send(b"x")));
-    assert!(epoll.wait_with_kernel_fds(SOON, &mut outside).unwrap());
-    assert_eq!(outside.found()[0].revents, 0);
+    assert!(epoll.wait_with_kernel_fds(SOON, &mut kernel_fds).unwrap());
+    assert_eq!(kernel_fds.found()[0].revents, 0);
     let mut events = Vec::new();
     epoll.take_events(&mut events, 4);
     assert_eq!(events.len(), 1);
@@ -58,8 +58,8 @@ fn a_sleep_ends_for_the_kernel_and_for_a_socket() {
     epoll.take_events(&mut events, 4);
 
     let writing = later(move || writer.write_all(b"x").unwrap());
-    assert!(epoll.wait_with_kernel_fds(SOON, &mut outside).unwrap());
-    assert_ne!(outside.found()[0].revents & libc::POLLIN, 0);
+    assert!(epoll.wait_with_kernel_fds(SOON, &mut kernel_fds).unwrap());
+    assert_ne!(kernel_fds.found()[0].revents & libc::POLLIN, 0);
     writing.join().unwrap();
 }
 
@@ -73,11 +73,11 @@ fn a_busy_poll_checks_the_kernels_descriptors() {
     let mut events = Vec::new();
     epoll.wait(&mut events, 4, SOON).unwrap();
     right.recv(&mut [0; 16]).unwrap();
-    let (mut outside, _reader, mut writer) = outside();
+    let (mut kernel_fds, _reader, mut writer) = kernel_fds();
     let writing = later(move || writer.write_all(b"x").unwrap());
-    while !outside.look() {
+    while !kernel_fds.look() {
         assert!(
-            epoll.wait_with_kernel_fds(SOON, &mut outside).unwrap(),
+            epoll.wait_with_kernel_fds(SOON, &mut kernel_fds).unwrap(),
             "it polled for ten seconds"
         );
     }
@@ -111,7 +111,7 @@ fn a_busy_poll_includes_the_queues_of_members_added_during_it() {
 fn poll_ends_when_a_kernel_descriptor_is_ready() {
     let (one, two) = hosts();
     let (_left, right) = sockets(&one, &two);
-    let (mut outside, _reader, mut writer) = outside();
+    let (mut kernel_fds, _reader, mut writer) = kernel_fds();
     let entry = || {
         [busypoll_stack::PollFd {
             socket: &right,
@@ -119,11 +119,11 @@ fn poll_ends_when_a_kernel_descriptor_is_ready() {
             revents: Events::default(),
         }]
     };
-    assert_eq!(poll_with_kernel_fds(&mut entry(), 0, SHORT, &mut outside).unwrap(), 0);
-    assert_eq!(outside.found()[0].revents, 0);
+    assert_eq!(poll_with_kernel_fds(&mut entry(), 0, SHORT, &mut kernel_fds).unwrap(), 0);
+    assert_eq!(kernel_fds.found()[0].revents, 0);
     let writing = later(move || writer.write_all(b"x").unwrap());
-    assert_eq!(poll_with_kernel_fds(&mut entry(), 0, SOON, &mut outside).unwrap(), 0);
-    assert_ne!(outside.found()[0].revents & libc::POLLIN, 0);
+    assert_eq!(poll_with_kernel_fds(&mut entry(), 0, SOON, &mut kernel_fds).unwrap(), 0);
+    assert_ne!(kernel_fds.found()[0].revents & libc::POLLIN, 0);
     writing.join().unwrap();
 }
 

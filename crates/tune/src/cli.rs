@@ -277,7 +277,8 @@ fn confirm(out: &mut Vec<u8>) -> Result<ExitCode> {
         return Err(Error::NothingToConfirm(last));
     }
     journal.append(&confirmed)?;
-    writeln!(out, "Kept; `busypoll tune rollback` still puts everything back.").map_err(print)?;
+    writeln!(out, "Confirmed; `busypoll tune rollback` still restores everything.")
+        .map_err(print)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -81,7 +81,7 @@ pub enum Error {
         left: usize,
     },
     /// Nothing to confirm.
-    #[error("nothing waits to be confirmed here{0}; `busypoll tune status` shows what is applied")]
+    #[error("there is nothing to confirm here{0}; `busypoll tune status` shows what is applied")]
     NothingToConfirm(String),
     /// Output could not be written.
     #[error("{doing}: {source}")]

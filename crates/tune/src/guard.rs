@@ -114,8 +114,7 @@ pub(crate) fn run(args: &GuardArgs) -> Result<()> {
         let over = left.is_some_and(|left| left.is_zero());
         let ended = had_pollers && pollers.is_empty();
         let due = apply.is_some() && (over || ended);
-        let why =
-            if ended { "because nobody polls any more" } else { "because nobody confirmed it" };
+        let why = if ended { "because no poller is left" } else { "because it was not confirmed" };
         if due && roll_back(args.number, own, why)? {
             return Ok(());
         }

@@ -256,7 +256,7 @@ impl Status {
         let guarded = shown.guard.is_some();
         if !guarded && shown.confirm_within.is_some() {
             self.warnings.push(format!(
-                "{name} waits to be confirmed and nobody is left to roll it back: `busypoll tune confirm` or \
+                "{name} waits to be confirmed and no guard is left to roll it back: `busypoll tune confirm` or \
                  `busypoll tune rollback`"
             ));
         }
@@ -270,20 +270,20 @@ impl Status {
         }
         if !begin.pollers.iter().any(Process::is_alive) {
             self.warnings.push(format!(
-                "{name} has left gro-flush-timeout set and nobody polls any more: every packet waits for the \
+                "{name} has left gro-flush-timeout set and no process polls any more: every packet waits for the \
                  timer: `busypoll tune rollback`"
             ));
             return;
         }
         if !guarded {
             self.warnings.push(format!(
-                "{name}: nobody is left to roll it back when the poller ends: roll it back by then"
+                "{name}: no guard is left to roll it back when the poller ends: roll it back by then"
             ));
         }
         let received = received(machine, journal_state, begin).saturating_sub(begin.received);
         if received >= ENOUGH && busy_poll_rx_packets().is_ok_and(|n| n == begin.busy_polled) {
             self.warnings.push(format!(
-                "{name}: of {received} packets since not one was busy polled, so each waits for the timer: \
+                "{name}: none of {received} packets since was busy polled, so each waits for the timer: \
                  `busypoll doctor --pid {}` shows why",
                 begin.pollers.first().map_or(0, |p| p.pid)
             ));

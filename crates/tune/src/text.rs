@@ -32,7 +32,7 @@ pub(crate) fn plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
     }
     writeln!(out)?;
     if let Some(companion) = &plan.companion {
-        writeln!(out, "Besides: {companion}.")?;
+        writeln!(out, "In the program: {companion}.")?;
     }
     for note in &plan.notes {
         writeln!(out, "Note: {note}.")?;
@@ -110,7 +110,7 @@ pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()>
         writeln!(out, "{}: {} left out: {why}{since}", place(&line.device), line.setting)?;
     }
     if let Some(companion) = &applied.plan.companion {
-        writeln!(out, "Besides: {companion}.")?;
+        writeln!(out, "In the program: {companion}.")?;
     }
     for note in &applied.plan.notes {
         writeln!(out, "Note: {note}.")?;
@@ -121,10 +121,10 @@ pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()>
         (0, _) => {
             writeln!(out, "Nothing to do: every setting is already set, or not possible here.")
         }
-        (_, 0) => writeln!(out, "{done} changed; `busypoll tune rollback` puts them back."),
+        (_, 0) => writeln!(out, "{done} changed; `busypoll tune rollback` restores them."),
         _ => writeln!(
             out,
-            "{done} changed, {refused} refused; `busypoll tune rollback` puts everything back."
+            "{done} changed, {refused} refused; `busypoll tune rollback` restores everything."
         ),
     }
 }
@@ -191,7 +191,7 @@ pub(crate) fn status(status: &Status, out: &mut impl Write) -> io::Result<()> {
             text += &format!(", rolled back {seconds}s after it was applied unless confirmed");
         }
         if let Some(guard) = apply.guard {
-            text += &format!(" (PID {guard} sees to that)");
+            text += &format!(" (PID {guard} will do that)");
         }
         writeln!(out, "{text}")?;
     }

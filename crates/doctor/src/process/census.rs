@@ -72,7 +72,7 @@ impl Census {
     pub(crate) fn take(scope: &Scope, report: &mut Report) -> Result<Self, Error> {
         for pid in &scope.pids {
             if fs::metadata(format!("/proc/{pid}")).is_err() {
-                let why = "no such process; ps lists those there are".to_owned();
+                let why = "no such process; ps lists the processes".to_owned();
                 return Err(Error::Process { pid: *pid, why });
             }
         }

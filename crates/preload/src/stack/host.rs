@@ -94,7 +94,7 @@ pub fn get() -> Option<Host> {
             report_not_accelerated(
                 &REFUSED,
                 format_args!("{error}"),
-                "this process's sockets are the kernel's",
+                "the sockets of this process stay with the kernel",
             );
             None
         }

@@ -158,7 +158,7 @@ fn detach(args: &DetachArgs, out: &mut impl Write) -> Result<(), AttachError> {
         match &undone {
             Ok(false) => writeln!(
                 out,
-                "process {pid}: no changes to it are written down in {}; another user's are in another directory",
+                "process {pid}: no changes to it are recorded in {}; another user's are in another directory",
                 dir.display()
             )?,
             Err(_) if lines.is_empty() => {}

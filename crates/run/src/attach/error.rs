@@ -18,7 +18,7 @@ pub enum AttachError {
     Policy(#[from] FileError),
     /// There is no such process, and no journal of one.
     #[error(
-        "no process {pid}, and no changes to one are written down in {}; \
+        "no process {pid}, and no changes to one are recorded in {}; \
          another user's are in another directory (BUSYPOLL_STATE)", dir.display()
     )]
     NothingKnown {

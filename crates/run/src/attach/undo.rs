@@ -1,4 +1,5 @@
-//! Undoing changes: only where the value that we wrote is still in place, and only values that could be read before.
+//! Undoing changes: only where the value that attach wrote is still in place, and only values that could be read
+//! before.
 
 use std::collections::HashMap;
 use std::fs;
@@ -114,7 +115,9 @@ fn undo_entry(
             };
             if now != Some(*after) {
                 let now = now.map_or("cannot be read".to_owned(), |now| format!("is {now}"));
-                return Ok(Undone::Left(format!("{name} {now}, not the {after} we wrote")));
+                return Ok(Undone::Left(format!(
+                    "{name} {now}, not the {after} that attach wrote"
+                )));
             }
             set(&taken, *option, before)?;
             Ok(Undone::Back(format!("{name} is {before} again")))
@@ -129,7 +132,8 @@ fn undo_entry(
             let Some((taken, now)) = found else { return gone() };
             if !same(watches, &watch_ids(&now)) {
                 return Ok(Undone::Left(
-                    "the epoll instance watches nothing it did: it may be another".to_owned(),
+                    "the epoll instance watches nothing that it watched before: it may be another"
+                        .to_owned(),
                 ));
             }
             put_back_epoll(&taken, *before, *after)

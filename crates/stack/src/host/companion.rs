@@ -248,7 +248,7 @@ impl CompanionService {
     }
 
     /// Reserves a TCP port in the kernel, see [`PortReservation::named`].
-    pub(crate) fn hold(
+    pub(crate) fn reserve_port(
         &self,
         local: SocketAddr,
         options: ReservationOptions,

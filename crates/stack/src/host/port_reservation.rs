@@ -126,16 +126,18 @@ impl PortReservation {
         loop {
             let mut named = lock(&state.reserved.named);
             match named.get(&local).map(Weak::upgrade) {
-                Some(Some(hold)) => return Ok(Some(hold)),
+                Some(Some(reservation)) => return Ok(Some(reservation)),
                 // Another thread is about to release it.
                 Some(None) => {
                     drop(named);
                     thread::yield_now();
                 }
                 None => {
-                    let hold = Arc::new(PortReservation::new(state, local, options, false)?);
-                    named.extend(hold.local().map(|local| (local, Arc::downgrade(&hold))));
-                    return Ok(Some(hold));
+                    let reservation = Arc::new(PortReservation::new(state, local, options, false)?);
+                    named.extend(
+                        reservation.local().map(|local| (local, Arc::downgrade(&reservation))),
+                    );
+                    return Ok(Some(reservation));
                 }
             }
         }
@@ -251,7 +253,7 @@ impl PortReservation {
         }
         let options = ReservationOptions { only_v6: true, ..ReservationOptions::default() };
         match PortReservation::new(state, like, options, true) {
-            Ok(hold) => Ok(hold),
+            Ok(reservation) => Ok(reservation),
             // Better a port that has not been idle for long than none.
             Err(error) => take_idle(0).map(again).ok_or_else(|| match error.raw_os_error() {
                 Some(libc::EADDRINUSE) => io::Error::from_raw_os_error(libc::EADDRNOTAVAIL),
@@ -283,7 +285,9 @@ impl Drop for PortReservation {
         // Under the lock, so that a new request finds the port either reserved or free.
         let mut named = lock(&self.state.reserved.named);
         // An adopted port is not in the table, but another reservation of the same address may be.
-        if !port.ephemeral && named.get(&port.local).is_some_and(|hold| hold.strong_count() == 0) {
+        if !port.ephemeral
+            && named.get(&port.local).is_some_and(|reservation| reservation.strong_count() == 0)
+        {
             named.remove(&port.local);
         }
         port.steered.into_iter().for_each(|steered| self.state.remove(steered));

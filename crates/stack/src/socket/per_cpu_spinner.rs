@@ -48,8 +48,8 @@ impl Spinner {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
             stderr::print(format_args!(
-                "two threads busy poll on CPU {cpu}: one of them sleeps instead. Pin them apart, or poll \
-                 for a shorter time."
+                "two threads busy poll on CPU {cpu}: one of them sleeps instead. Pin them to \
+                 different CPUs, or poll for a shorter time."
             ));
         });
         None

@@ -1,5 +1,6 @@
-//! A cable's ring with slots that loom can check: the real ring keeps them in raw memory. The turn numbers, the order
-//! of writes and the interrupt line are those of the cable (`src/nic/cable.rs`); the line is the product's own file.
+//! A cable's ring with slots that loom can check: the real ring keeps them in raw memory. The sequence numbers, the
+//! order of writes and the interrupt line are those of the cable (`src/nic/cable.rs`); the line is the product's own
+//! file.
 
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 use std::os::fd::BorrowedFd;
@@ -10,7 +11,7 @@ pub(crate) use busypoll_stack::nic::{Checksum, Coalesce, Frame, Interrupt, RxQue
 mod line;
 
 struct Slot {
-    turn: AtomicU32,
+    sequence: AtomicU32,
     frame: UnsafeCell<u8>,
 }
 
@@ -28,7 +29,7 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     pub(crate) fn new(count: usize) -> Arc<Ring> {
-        let slot = |_| Slot { turn: AtomicU32::new(0), frame: UnsafeCell::new(0) };
+        let slot = |_| Slot { sequence: AtomicU32::new(0), frame: UnsafeCell::new(0) };
         let line = line::Line::new(Coalesce::default()).unwrap();
         let slots = (0..count).map(slot).collect();
         Arc::new(Ring { slots, consumed: AtomicU32::new(0), line })
@@ -39,7 +40,7 @@ impl Ring {
     }
 
     fn is_full(&self, position: u32) -> bool {
-        self.slot(position).turn.load(Ordering::Acquire) == position.wrapping_add(1)
+        self.slot(position).sequence.load(Ordering::Acquire) == position.wrapping_add(1)
     }
 
     pub(crate) fn unmask(&self) -> bool {
@@ -92,9 +93,9 @@ impl RingSender {
             return false;
         }
         let slot = self.ring.slot(self.position);
-        // SAFETY: the slot is free: owned by the sender until its turn is written. Loom checks it.
+        // SAFETY: the slot is free: owned by the sender until its sequence number is written. Loom checks it.
         slot.frame.with_mut(|to| unsafe { *to = frame });
-        slot.turn.store(self.position.wrapping_add(1), Ordering::Release);
+        slot.sequence.store(self.position.wrapping_add(1), Ordering::Release);
         self.position = self.position.wrapping_add(1);
         true
     }

@@ -90,18 +90,18 @@ fn a_wake_up_and_a_ready_kernel_descriptor_at_once_are_both_seen() {
         let event = std::sync::Arc::new(crate::sys::eventfd().unwrap());
         let fd = std::os::fd::AsRawFd::as_raw_fd(&*event);
         let waiter = Arc::new(Waiter::new().unwrap());
-        let mut outside = KernelFds::none();
-        outside.push(fd, libc::POLLIN);
+        let mut kernel_fds = KernelFds::none();
+        kernel_fds.push(fd, libc::POLLIN);
         waiter.start();
         let waker = {
             let waiter = waiter.clone();
             thread::spawn(move || waiter.wake())
         };
         crate::sys::signal(fd);
-        let wake = waiter.sleep(None, &mut outside);
+        let wake = waiter.sleep(None, &mut kernel_fds);
         waker.join().unwrap();
         assert!(matches!(wake, Wake::Woken | Wake::KernelFds));
-        assert!(waiter.is_woken() && outside.look(), "one of the two is lost");
+        assert!(waiter.is_woken() && kernel_fds.look(), "one of the two is lost");
     });
 }
 

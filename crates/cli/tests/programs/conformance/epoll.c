@@ -115,7 +115,7 @@ static void triggers(void)
     look("a closed socket is out of the set", e, 10);
     s = connected('r');
     add(e, s, 0);
-    look("a reset is told unasked", e, 5000);
+    look("a reset is reported unasked", e, 5000);
     close(s);
     close(e);
 }

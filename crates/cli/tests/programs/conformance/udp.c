@@ -114,7 +114,7 @@ static void say_refused(int s)
     close(e);
 }
 
-static void nobody_there(void)
+static void no_listener(void)
 {
     struct address nowhere = with_port(peer, 9);
     char data[8];
@@ -342,7 +342,7 @@ void cases_udp(void)
 {
     connected_or_not();
     in_parts_of_one();
-    nobody_there();
+    no_listener();
     told_of_errors();
     refused_later();
     sizes();

@@ -12,8 +12,8 @@
 //! | [`poll`], [`select`] | the calls of those names |
 //!
 //! A set without an active socket of ours is the kernel's, and so are its waits. In a mixed set our half spins or
-//! sleeps. It watches the kernel's half as the stack watches all outside descriptors: it checks every 10 us while it
-//! spins, and makes one poll(2) on both while it sleeps.
+//! sleeps. It watches the kernel's half as the stack watches all descriptors of the kernel: it checks every 10 us while
+//! it spins, and makes one poll(2) on both while it sleeps.
 
 mod epoll;
 mod kernel_waiters;

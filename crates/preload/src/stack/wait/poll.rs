@@ -41,9 +41,9 @@ impl Entry for Ours {
 #[derive(Default)]
 pub struct MixedSet {
     ours: Vec<Ours>,
-    /// For each outside descriptor, its index in the caller's entries.
+    /// For each descriptor of the kernel, its index in the caller's entries.
     indices: Vec<usize>,
-    outside: KernelFds,
+    kernel_fds: KernelFds,
     micros: u32,
     counts: Option<Counts>,
 }
@@ -92,7 +92,7 @@ impl MixedSet {
                 }
                 None => {
                     mixed.indices.push(at);
-                    mixed.outside.push(fd, events);
+                    mixed.kernel_fds.push(fd, events);
                 }
             }
         }
@@ -102,7 +102,7 @@ impl MixedSet {
         }
         // After the caller's entries: the descriptors for the kernel's half of sets.
         for set in mixed.ours.iter().filter_map(|ours| ours.file.set()) {
-            set.add_own_kernel_fds(&mut mixed.outside);
+            set.add_own_kernel_fds(&mut mixed.kernel_fds);
         }
         Some(mixed)
     }
@@ -111,7 +111,7 @@ impl MixedSet {
         MixedSet {
             ours: Vec::new(),
             indices: Vec::new(),
-            outside: KernelFds::none(),
+            kernel_fds: KernelFds::none(),
             micros: 0,
             counts: None,
         }
@@ -141,7 +141,7 @@ impl MixedSet {
                         &mut self.ours,
                         micros,
                         deadline.left(),
-                        &mut self.outside,
+                        &mut self.kernel_fds,
                     )?;
                     // `poll_with_kernel_fds` has checked everything.
                     if self.found().next().is_some() || deadline.is_over() {
@@ -155,7 +155,7 @@ impl MixedSet {
 
     /// Checks everything without waiting; returns whether an event is there.
     pub fn check_now(&mut self) -> bool {
-        self.outside.look();
+        self.kernel_fds.look();
         for ours in &mut self.ours {
             ours.found = ours.source.readiness().reported(ours.events);
         }
@@ -164,7 +164,7 @@ impl MixedSet {
 
     /// The events of the last check.
     pub fn found(&self) -> impl Iterator<Item = Found> {
-        let kernels = self.indices.iter().zip(self.outside.found());
+        let kernels = self.indices.iter().zip(self.kernel_fds.found());
         let kernels = kernels.map(|(at, fd)| (*at, fd.revents & self.counting(fd.events)));
         let ours = self
             .ours
@@ -181,9 +181,9 @@ impl MixedSet {
     fn skip_uncounted(&mut self) {
         let Some(counts) = self.counts else { return };
         for at in 0..self.indices.len() {
-            let fd = self.outside.found().get(at);
+            let fd = self.kernel_fds.found().get(at);
             if fd.is_some_and(|fd| fd.revents != 0 && fd.revents & counts(fd.events) == 0) {
-                self.outside.ignore(at);
+                self.kernel_fds.ignore(at);
             }
         }
     }
@@ -192,7 +192,7 @@ impl MixedSet {
     pub fn recycle(mut self) {
         self.ours.clear();
         self.indices.clear();
-        self.outside.clear();
+        self.kernel_fds.clear();
         self.micros = 0;
         internal_fds::watch_thread_end();
         // A signal handler may have stored one meanwhile.
@@ -232,16 +232,17 @@ pub fn wait_for_kernel_fd(
     restart: Restart,
 ) -> io::Result<i16> {
     let deadline = Deadline::after(limit);
-    let mut outside = KernelFds::none();
-    outside.push(fd, events);
-    if !outside.look()
+    let mut kernel_fds = KernelFds::none();
+    kernel_fds.push(fd, events);
+    if !kernel_fds.look()
         && !deadline.is_over()
         && let Some(inside) = Inside::enter()
     {
         let nothing: &mut [Ours] = &mut [];
-        inside.wait(restart, || poll_with_kernel_fds(nothing, 0, deadline.left(), &mut outside))?;
+        inside
+            .wait(restart, || poll_with_kernel_fds(nothing, 0, deadline.left(), &mut kernel_fds))?;
     }
-    Ok(outside.found().first().map_or(0, |found| found.revents))
+    Ok(kernel_fds.found().first().map_or(0, |found| found.revents))
 }
 
 /// `SO_BUSY_POLL` of a socket.

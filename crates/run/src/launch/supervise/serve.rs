@@ -346,7 +346,7 @@ impl Watcher<'_> {
         if process.threads().is_ok_and(|threads| threads.iter().any(|t| polls(&t.wait))) {
             lines.push(format!(
                 "{} waits for its sockets in poll or select; busy polling there is \
-                 impossible in a program that no library sees",
+                 impossible in a program that cannot be preloaded",
                 process.program().display()
             ));
         }

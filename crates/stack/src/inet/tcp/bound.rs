@@ -83,14 +83,14 @@ impl TcpBound {
     pub fn listen(
         &self,
         options: ListenOptions,
-        hold: Option<PortRef>,
+        port_ref: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
         let own = match self.from_kernel {
             true => HeldPort::BoundFromKernel(&self.claim),
             false => HeldPort::Bound(&self.claim),
         };
-        self.inet.tcp_listen_at(self.local(), own, options, hold, endpoint)
+        self.inet.tcp_listen_at(self.local(), own, options, port_ref, endpoint)
     }
 
     /// As [`Inet::tcp_connect`], from the bound address.
@@ -101,12 +101,12 @@ impl TcpBound {
         &self,
         remote: SocketAddr,
         options: &ConnectOptions,
-        hold: Option<PortRef>,
+        port_ref: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
         let from = (self.local(), LocalPort::Bound);
-        self.inet.tcp_connect_from(from, remote, options, hold, endpoint, pass)
+        self.inet.tcp_connect_from(from, remote, options, port_ref, endpoint, pass)
     }
 }
 

@@ -57,7 +57,7 @@ struct FreeTuple {
 impl Inet {
     /// Begins to connect to `remote`. Unspecified parts of `local` are chosen: the address by the route, the port so
     /// that the 4-tuple is free and hard to guess. The flow is writable once connected; before that, sends and
-    /// receives return `WouldBlock`. `hold` lives as long as the connection, its TIME_WAIT included.
+    /// receives return `WouldBlock`. `port_ref` lives as long as the connection, its TIME_WAIT included.
     ///
     /// # Errors
     /// EADDRNOTAVAIL if no port is left or the 4-tuple is in use; EADDRINUSE if `local` names a port that is bound;
@@ -67,11 +67,18 @@ impl Inet {
         local: SocketAddr,
         remote: SocketAddr,
         options: &ConnectOptions,
-        hold: Option<PortRef>,
+        port_ref: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
-        self.tcp_connect_from((local, LocalPort::Nothing), remote, options, hold, endpoint, pass)
+        self.tcp_connect_from(
+            (local, LocalPort::Nothing),
+            remote,
+            options,
+            port_ref,
+            endpoint,
+            pass,
+        )
     }
 
     /// As [`tcp_connect`](Inet::tcp_connect), from a port that the kernel, which shares the interface, has chosen for
@@ -84,11 +91,18 @@ impl Inet {
         local: SocketAddr,
         remote: SocketAddr,
         options: &ConnectOptions,
-        hold: Option<PortRef>,
+        port_ref: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
-        self.tcp_connect_from((local, LocalPort::FromKernel), remote, options, hold, endpoint, pass)
+        self.tcp_connect_from(
+            (local, LocalPort::FromKernel),
+            remote,
+            options,
+            port_ref,
+            endpoint,
+            pass,
+        )
     }
 
     pub(super) fn tcp_connect_from(
@@ -96,7 +110,7 @@ impl Inet {
         (local, how): (SocketAddr, LocalPort),
         remote: SocketAddr,
         options: &ConnectOptions,
-        hold: Option<PortRef>,
+        port_ref: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
@@ -130,7 +144,8 @@ impl Inet {
         let connection = Connection::connect(&self.tcp.shared, &options.tcp, start, pass.now);
         // The answer to the SYN most likely comes on the paired receive queue.
         let (endpoint, napi) = (Some(endpoint), path.napi());
-        let core = Core::new(NewFlow { tuple, connection, path, endpoint, napi, flow_claim, hold });
+        let core =
+            Core::new(NewFlow { tuple, connection, path, endpoint, napi, flow_claim, port_ref });
         if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
             // Another thread chose the same port at the same time.
             self.tcp_release(&flow_claim.of(&tuple));

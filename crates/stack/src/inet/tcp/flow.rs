@@ -66,7 +66,7 @@ pub(super) struct State {
     pub(super) napi: Option<NapiId>,
     pub(super) deferred_close: DeferredClose,
     flow_claim: FlowClaim,
-    pub(super) hold: Option<PortRef>,
+    pub(super) port_ref: Option<PortRef>,
     /// It is in the table.
     in_table: bool,
     /// The transmit ring was full.
@@ -91,7 +91,7 @@ pub(super) struct NewFlow {
     pub(super) endpoint: Option<Arc<dyn TcpEndpoint>>,
     pub(super) napi: Option<NapiId>,
     pub(super) flow_claim: FlowClaim,
-    pub(super) hold: Option<PortRef>,
+    pub(super) port_ref: Option<PortRef>,
 }
 
 impl Core {
@@ -107,7 +107,7 @@ impl Core {
             napi: parts.napi,
             deferred_close: DeferredClose::No,
             flow_claim: parts.flow_claim,
-            hold: parts.hold,
+            port_ref: parts.port_ref,
             in_table: true,
             ring_full: false,
             deferred: false,
@@ -245,11 +245,11 @@ impl Core {
         }
         state.update_ledger(&self.tuple, inet);
         let over = matches!(state.connection.state(), Phase::TimeWait | Phase::Closed);
-        let hold = if over { state.retire(self, inet, pass.now) } else { None };
+        let port_ref = if over { state.retire(self, inet, pass.now) } else { None };
         state.set_timer(self, inet, pass.now);
         // Dropping the kernel's socket takes system calls: not under our lock.
         drop(state);
-        drop(hold);
+        drop(port_ref);
     }
 
     /// The application has dropped its handle without a pass: the wheel closes the connection.
@@ -269,9 +269,9 @@ impl Core {
     pub(super) fn reuse_fin_wait2(self: &Arc<Core>, inet: &Inet, now: Instant) -> Option<Seq> {
         let mut state = self.lock();
         let next = state.connection.reuse_fin_wait2()?;
-        let hold = state.retire(self, inet, now);
+        let port_ref = state.retire(self, inet, now);
         drop(state);
-        drop(hold);
+        drop(port_ref);
         Some(next)
     }
 
@@ -281,13 +281,13 @@ impl Core {
         state.in_table = false;
         state.ledger_entry = None;
         state.endpoint = None;
-        let (hold, timer) = (state.hold.take(), state.timer.take());
+        let (port_ref, timer) = (state.port_ref.take(), state.timer.take());
         inet.tcp_release(&state.flow_claim.of(&self.tuple));
         drop(state);
         if let Some((handle, _)) = timer {
             inet.tcp_cancel(handle);
         }
-        drop(hold);
+        drop(port_ref);
     }
 }
 
@@ -434,25 +434,32 @@ impl State {
     }
 
     /// If the connection is over, removes it from the table, or puts a TIME_WAIT entry in its place; later, if the
-    /// ring was full. Returns the hold on the port, if it is not needed any more.
+    /// ring was full. Returns the reference to the port, if it is not needed any more.
     #[cold]
     fn retire(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) -> Option<PortRef> {
         let ours = Entry::Flow(core.clone());
-        let hold = match self.connection.take_time_wait() {
+        let port_ref = match self.connection.take_time_wait() {
             Some(wait) => {
-                let hold = self.hold.take();
-                let begun =
-                    TimeWaitEntry::begin(inet, &ours, core.tuple, wait, self.flow_claim, hold, now);
-                begun.err().and_then(|hold| {
+                let port_ref = self.port_ref.take();
+                let begun = TimeWaitEntry::begin(
+                    inet,
+                    &ours,
+                    core.tuple,
+                    wait,
+                    self.flow_claim,
+                    port_ref,
+                    now,
+                );
+                begun.err().and_then(|port_ref| {
                     inet.tcp.table.remove(&core.tuple, &ours);
                     inet.tcp_release(&self.flow_claim.of(&core.tuple));
-                    hold
+                    port_ref
                 })
             }
             None if self.connection.is_done() => {
                 inet.tcp.table.remove(&core.tuple, &ours);
                 inet.tcp_release(&self.flow_claim.of(&core.tuple));
-                self.hold.take()
+                self.port_ref.take()
             }
             None => return None,
         };
@@ -461,7 +468,7 @@ impl State {
         if let Some((handle, _)) = self.timer.take() {
             inet.tcp_cancel(handle);
         }
-        hold
+        port_ref
     }
 
     /// Updates the ledger, if there is one.

@@ -81,7 +81,7 @@ impl Connection {
 
 impl Flow {
     /// Hands the connection to the kernel by `give`, during which the connection does not change. Then it is over
-    /// here, and calls on it return `error`. Returns the hold on its port.
+    /// here, and calls on it return `error`. Returns the reference to its port.
     ///
     /// # Errors
     /// EINVAL in a state that the kernel cannot be brought to; those of `give`. Then the connection goes on here.
@@ -95,10 +95,10 @@ impl Flow {
         let mut state = self.core.enter(pass);
         let repair_state = state.connection.repair_state(ends, pass.now);
         give(&repair_state.ok_or_else(|| errno(libc::EINVAL))?)?;
-        let hold = state.hold.clone();
+        let port_ref = state.port_ref.clone();
         state.connection.end_handed_over(error);
         self.core.finish(state, &self.inet, pass);
-        Ok(hold)
+        Ok(port_ref)
     }
 }
 

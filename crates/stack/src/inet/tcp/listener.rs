@@ -79,7 +79,7 @@ struct State {
     reserved: u32,
     queue: VecDeque<Arc<Core>>,
     cookie_at: Option<Instant>,
-    hold: Option<PortRef>,
+    port_ref: Option<PortRef>,
     closed: bool,
     /// The entry in the host's ledger.
     ledger_entry: Option<LedgerSlot>,
@@ -123,8 +123,8 @@ impl Listener {
         FlowClaim { kind: self.claim.kind.connected(), chosen: false }
     }
 
-    pub(super) fn hold(&self) -> Option<PortRef> {
-        lock(&self.state).hold.clone()
+    pub(super) fn port_ref(&self) -> Option<PortRef> {
+        lock(&self.state).port_ref.clone()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -217,7 +217,7 @@ pub(super) enum HeldPort<'a> {
 }
 
 impl Inet {
-    /// Listens at `local`; port 0 chooses a free one. `endpoint` is notified of each connection to accept; `hold`
+    /// Listens at `local`; port 0 chooses a free one. `endpoint` is notified of each connection to accept; `port_ref`
     /// lives as long as the listener or any connection made through it.
     ///
     /// # Errors
@@ -226,10 +226,10 @@ impl Inet {
         self: &Arc<Inet>,
         local: SocketAddr,
         options: ListenOptions,
-        hold: Option<PortRef>,
+        port_ref: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
-        self.tcp_listen_at(local, HeldPort::Nothing, options, hold, endpoint)
+        self.tcp_listen_at(local, HeldPort::Nothing, options, port_ref, endpoint)
     }
 
     /// `own`: what the socket already has of the port.
@@ -238,7 +238,7 @@ impl Inet {
         local: SocketAddr,
         own: HeldPort<'_>,
         options: ListenOptions,
-        hold: Option<PortRef>,
+        port_ref: Option<PortRef>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
         let address = local.ip().to_canonical();
@@ -258,7 +258,7 @@ impl Inet {
             reserved: 0,
             queue: VecDeque::new(),
             cookie_at: None,
-            hold,
+            port_ref,
             closed: false,
             ledger_entry,
         };
@@ -366,12 +366,12 @@ impl Listening {
         drop(claims);
         let mut state = lock(&self.listener.state);
         state.ledger_entry = None;
-        let (queue, hold) = (std::mem::take(&mut state.queue), state.hold.take());
+        let (queue, port_ref) = (std::mem::take(&mut state.queue), state.port_ref.take());
         drop(state);
         for core in queue {
             core.close_later(DeferredClose::Abort, &self.inet);
         }
-        drop(hold);
+        drop(port_ref);
     }
 
     /// The peers of all connections at its address.

@@ -33,8 +33,8 @@ pub(super) struct TimeWaitEntry {
 
 struct State {
     wait: TimeWait,
-    hold: Option<PortRef>,
-    /// No other entry or listener shares the hold.
+    port_ref: Option<PortRef>,
+    /// No other entry or listener shares the port reference.
     own_port: bool,
     timer: Option<Handle>,
     /// When a segment out of place was last answered.
@@ -54,20 +54,20 @@ pub(super) enum Outcome {
 }
 
 impl TimeWaitEntry {
-    /// Replaces a flow by an entry. Fails if there are too many entries, and returns the hold; or if the flow has
-    /// left the table.
+    /// Replaces a flow by an entry. Fails if there are too many entries, and returns the port reference; or if the flow
+    /// has left the table.
     pub(super) fn begin(
         inet: &Inet,
         flow: &Entry,
         tuple: Tuple,
         wait: TimeWait,
         flow_claim: FlowClaim,
-        hold: Option<PortRef>,
+        port_ref: Option<PortRef>,
         now: Instant,
     ) -> Result<(), Option<PortRef>> {
         let tcp = &inet.tcp;
-        // The hold of a listener is shared, and kept in any case.
-        let own_port = hold.as_ref().is_some_and(|hold| Arc::strong_count(hold) == 1);
+        // The port reference of a listener is shared, and kept in any case.
+        let own_port = port_ref.as_ref().is_some_and(|port_ref| Arc::strong_count(port_ref) == 1);
         let enter = |entries: &AtomicU32, most| {
             let room = entries.fetch_add(1, Ordering::Relaxed) < most;
             if !room {
@@ -83,9 +83,9 @@ impl TimeWaitEntry {
         }
         if !room {
             inet.tcp_count(Count::TcpExtTCPTimeWaitOverflow);
-            return Err(hold);
+            return Err(port_ref);
         }
-        let state = State { wait, hold, own_port, timer: None, answered_at: None, over: false };
+        let state = State { wait, port_ref, own_port, timer: None, answered_at: None, over: false };
         let time_wait = Arc::new(TimeWaitEntry { tuple, flow_claim, state: Mutex::new(state) });
         let until = with_slack(now, wait.until);
         let handle = inet.tcp_timer(until, None, || Timer::TimeWait(time_wait.clone()));
@@ -227,9 +227,9 @@ impl TimeWaitEntry {
             inet.tcp_cancel(handle);
         }
         // Dropping the kernel's socket takes system calls: not under our lock.
-        let (hold, own_port) = (state.hold.take(), state.own_port);
+        let (port_ref, own_port) = (state.port_ref.take(), state.own_port);
         drop(state);
-        drop(hold);
+        drop(port_ref);
         inet.tcp.time_wait_ports.fetch_sub(own_port.into(), Ordering::Relaxed);
         inet.tcp.table.remove(&self.tuple, &Entry::TimeWait(self.clone()));
         inet.tcp.time_wait_entries.fetch_sub(1, Ordering::Relaxed);

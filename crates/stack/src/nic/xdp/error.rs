@@ -8,9 +8,7 @@ use std::io;
 #[non_exhaustive]
 pub enum Error {
     /// No interface of that name in this network namespace.
-    #[error(
-        "no network device `{device}` in this network namespace; `ip link` lists those there are"
-    )]
+    #[error("no network device `{device}` in this network namespace; `ip link` lists the devices")]
     UnknownDevice {
         /// The interface.
         device: String,

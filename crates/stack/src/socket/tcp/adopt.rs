@@ -147,7 +147,7 @@ impl TcpListener {
         host: &Host,
         kernel: &KernelListener,
         backlog: u32,
-        taken: Option<SteeredPort>,
+        steered_port: Option<SteeredPort>,
     ) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
         // A packet that comes before we listen, or for one of the kernel's connections, must not be answered with a
@@ -155,7 +155,7 @@ impl TcpListener {
         let taking_over = || host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
         taking_over();
         let local = own.local_addr()?;
-        let stream = adopted(host, local, &own, |service, only_v6| match taken {
+        let stream = adopted(host, local, &own, |service, only_v6| match steered_port {
             Some(SteeredPort(reservation)) if reservation.local() == Some(local) => {
                 Ok(Some(reservation))
             }

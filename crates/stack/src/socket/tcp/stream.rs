@@ -457,7 +457,7 @@ impl Inner {
     fn bind(&self, local: SocketAddr) -> io::Result<Bound> {
         let values = lock(&self.values).clone();
         let reservation = match self.host.kernel() {
-            Some(kernel) => kernel.hold(local, values.reservation())?,
+            Some(kernel) => kernel.reserve_port(local, values.reservation())?,
             None => None,
         };
         let local =
@@ -597,7 +597,7 @@ fn explain(host: &Host, remote: SocketAddr, error: io::Error) -> io::Error {
                 Some(Err(none)) => none,
                 _ => io::Error::new(
                     io::ErrorKind::Unsupported,
-                    "the way leads over an interface of the kernel's; connect a kernel socket instead",
+                    "the route goes over an interface that only the kernel has; connect a kernel socket instead",
                 ),
             }
         }

@@ -12,13 +12,13 @@ use std::{cell::Cell, io, mem::ManuallyDrop, sync::atomic::Ordering};
 local! {
     /// The memory of one wait is reused by the next.
     static FOUND: Cell<ManuallyDrop<Vec<EpollEvent>>> = Cell::new(ManuallyDrop::new(Vec::new()));
-    static OUTSIDE: Cell<ManuallyDrop<KernelFds>> = Cell::new(ManuallyDrop::new(KernelFds::none()));
+    static KERNEL_FDS: Cell<ManuallyDrop<KernelFds>> = Cell::new(ManuallyDrop::new(KernelFds::none()));
 }
 
 /// The calling thread ends: frees its memory.
 pub fn on_thread_exit() {
     drop(ManuallyDrop::into_inner(FOUND.replace(ManuallyDrop::new(Vec::new()))));
-    drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(KernelFds::none()))));
+    drop(ManuallyDrop::into_inner(KERNEL_FDS.replace(ManuallyDrop::new(KernelFds::none()))));
 }
 
 impl EpollSet {
@@ -78,29 +78,29 @@ impl EpollSet {
     /// `Interrupted`; no descriptor left.
     pub fn wait(&self, epoll: c_int, timeout: Option<std::time::Duration>) -> io::Result<()> {
         let nothing = ManuallyDrop::new(KernelFds::none());
-        let mut outside = ManuallyDrop::into_inner(OUTSIDE.replace(nothing));
-        outside.clear();
-        self.add_kernel_fds(epoll, &mut outside);
-        let result = self.ours.wait_with_kernel_fds(timeout, &mut outside);
+        let mut kernel_fds = ManuallyDrop::into_inner(KERNEL_FDS.replace(nothing));
+        kernel_fds.clear();
+        self.add_kernel_fds(epoll, &mut kernel_fds);
+        let result = self.ours.wait_with_kernel_fds(timeout, &mut kernel_fds);
         internal_fds::watch_thread_end();
-        drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(outside))));
+        drop(ManuallyDrop::into_inner(KERNEL_FDS.replace(ManuallyDrop::new(kernel_fds))));
         result.map(drop)
     }
 
-    /// Adds to `outside` the descriptors that report events of the kernel's half; `epoll` is one of the program's.
-    pub fn add_kernel_fds(&self, epoll: c_int, outside: &mut KernelFds) {
+    /// Adds to `kernel_fds` the descriptors that report events of the kernel's half; `epoll` is one of the program's.
+    pub fn add_kernel_fds(&self, epoll: c_int, kernel_fds: &mut KernelFds) {
         if self.has_kernel_members.load(Ordering::Acquire) {
-            outside.push(epoll, libc::POLLIN);
+            kernel_fds.push(epoll, libc::POLLIN);
         }
         if let Some(nested_notify) = self.nested_notify.fd() {
-            outside.push(nested_notify, libc::POLLIN);
+            kernel_fds.push(nested_notify, libc::POLLIN);
         }
     }
 
     /// As [`add_kernel_fds`](EpollSet::add_kernel_fds), by our own descriptor.
-    pub fn add_own_kernel_fds(&self, outside: &mut KernelFds) {
+    pub fn add_own_kernel_fds(&self, kernel_fds: &mut KernelFds) {
         if let Some(kernel) = self.kernel() {
-            self.add_kernel_fds(kernel, outside);
+            self.add_kernel_fds(kernel, kernel_fds);
         }
     }
 }

@@ -323,13 +323,13 @@ fn a_listener_at_any_ipv6_address_accepts_ipv4_unless_v6only() {
 #[test]
 fn a_hold_lives_as_long_as_listener_flows_and_time_wait() {
     let mut net = Net::new();
-    let hold: Arc<()> = Arc::new(());
+    let port_ref: Arc<()> = Arc::new(());
     let server = net.hosts[B]
         .inet
         .tcp_listen(
             HERE.parse().unwrap(),
             backlog(5),
-            Some(hold.clone()),
+            Some(port_ref.clone()),
             Arc::new(TestEndpoint::default()),
         )
         .unwrap();
@@ -337,11 +337,11 @@ fn a_hold_lives_as_long_as_listener_flows_and_time_wait() {
     net.settle();
     let served = server.accept().unwrap();
     drop(server);
-    assert_eq!(Arc::strong_count(&hold), 2);
+    assert_eq!(Arc::strong_count(&port_ref), 2);
     net.close(&served);
     net.close(&client);
     drop((client, served));
-    assert_eq!(Arc::strong_count(&hold), 2, "TIME_WAIT");
+    assert_eq!(Arc::strong_count(&port_ref), 2, "TIME_WAIT");
     net.advance(secs(61));
-    assert_eq!(Arc::strong_count(&hold), 1);
+    assert_eq!(Arc::strong_count(&port_ref), 1);
 }

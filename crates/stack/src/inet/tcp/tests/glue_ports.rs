@@ -238,29 +238,30 @@ fn time_wait_entries_are_bounded() {
 fn time_wait_entries_that_keep_a_port_are_bounded() {
     let mut net = Net::with(Config { tcp_max_tw_ports: 2, ..Config::default() });
     let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
-    let over = |net: &mut Net, hold: PortRef| {
+    let over = |net: &mut Net, port_ref: PortRef| {
         let (from, to) = ("10.0.0.1:0".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
         let (options, endpoint) = (ConnectOptions::default(), Arc::new(TestEndpoint::default()));
         let inet = &net.hosts[A].inet;
-        let client = inet.tcp_connect(from, to, &options, Some(hold), endpoint, &mut net.pass());
+        let client =
+            inet.tcp_connect(from, to, &options, Some(port_ref), endpoint, &mut net.pass());
         net.settle();
         net.close(&client.unwrap());
         net.close(&server.accept().unwrap());
     };
     let shared = Arc::new(());
     for _ in 0..2 {
-        let mut holds = Vec::new();
+        let mut port_refs = Vec::new();
         for _ in 0..5 {
-            let hold = Arc::new(());
-            holds.push(Arc::downgrade(&hold));
-            over(&mut net, hold);
+            let port_ref = Arc::new(());
+            port_refs.push(Arc::downgrade(&port_ref));
+            over(&mut net, port_ref);
             over(&mut net, shared.clone());
         }
-        let kept = holds.iter().map(Weak::strong_count).collect::<Vec<_>>();
+        let kept = port_refs.iter().map(Weak::strong_count).collect::<Vec<_>>();
         assert_eq!(kept, [1, 1, 0, 0, 0]);
-        assert_eq!(Arc::strong_count(&shared), 6, "a shared hold needs no entry of its own");
+        assert_eq!(Arc::strong_count(&shared), 6, "a shared reference needs no entry of its own");
         net.advance(secs(61));
-        assert!(holds.iter().all(|hold| hold.strong_count() == 0));
+        assert!(port_refs.iter().all(|port_ref| port_ref.strong_count() == 0));
     }
     assert_eq!(net.hosts[A].count(Count::TcpExtTCPTimeWaitOverflow), 6);
 }
