@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{BUSYPOLL, fails_with, run_locally};
+use support::{BUSYPOLL, fails_with, fails_with_code, run_locally};
 
 /// The library beside the command under test.
 fn library() -> std::path::PathBuf {
@@ -47,6 +47,22 @@ fn a_library_of_another_build_is_reported_and_the_program_runs() {
     assert!(said.lines().count() == 1 && said.contains(&build), "{said}");
     let said = run(&library());
     assert!(!said.contains("build"), "{said}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_command_without_its_library_says_how_to_install_both() {
+    let folder = tempfile("alone");
+    let alone = folder.join("bin/busypoll");
+    fs::create_dir_all(folder.join("bin")).unwrap();
+    fs::create_dir_all(folder.join("lib/busypoll")).unwrap();
+    fs::copy(BUSYPOLL, &alone).unwrap();
+    let run = || Command::new(&alone).args(["run", "--", "echo", "ran"]).output().unwrap();
+    fails_with_code(&run(), 125, &["libbusypoll_preload.so", "packaging/install"]);
+
+    fs::copy(library(), folder.join("lib/busypoll/libbusypoll_preload.so")).unwrap();
+    let output = run();
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"ran\n"[..]), "{output:?}");
     fs::remove_dir_all(folder).unwrap();
 }
 

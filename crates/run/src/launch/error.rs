@@ -47,8 +47,9 @@ pub enum LaunchError {
     },
     /// The library was not found.
     #[error(
-        "libbusypoll_preload.so is neither beside this command nor in ../lib/busypoll; \
-         name it in {}",
+        "libbusypoll_preload.so is neither beside this command nor in ../lib/busypoll: \
+         cargo install leaves it out, packaging/install of the project installs both; \
+         where it is elsewhere, name it in {}",
         crate::launch::library::OVERRIDE
     )]
     NoLibrary,
