@@ -197,7 +197,7 @@ pub fn epoll_instances() -> Result<Vec<OwnedFd>> {
     linux::epoll::instances()
 }
 
-/// The README's examples are tests.
+/// The examples of docs/rust.md are tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/rust.md")]
+struct FromRust;
