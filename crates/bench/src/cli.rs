@@ -10,6 +10,7 @@ use clap::ValueEnum;
 
 use crate::arm::{self, ARMS, Arm, Mode, Protocol};
 use crate::error::Error;
+use crate::fit::Width;
 use crate::interrupt::{self, SigintBlocked};
 use crate::remote::{self, Remote};
 use crate::run::{Bench, Cpus, Settings};
@@ -76,6 +77,9 @@ pub struct BenchArgs {
     /// Interface for the stack's arms against another machine; the kernel's arms run with its XDP program attached
     #[arg(long, value_name = "IF", requires = "host")]
     pub dev: Option<String>,
+    /// Show all columns, also where the terminal is narrower than they are
+    #[arg(long)]
+    pub wide: bool,
     /// Write the report as JSON; `-` is standard output, which then contains only that
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -181,7 +185,7 @@ fn run_round_trips(
     let bench = Bench::new(cpus, &arms);
     if args.stages {
         let report = stages::run(&bench, &arms, &settings)?;
-        return write_report(args, &report, || report.render(), out);
+        return write_report(args, &report, |width| report.render(width), out);
     }
     if let Some(sweep) = args.sweep {
         let report = sweep::run(sweep, &bench, &arms, &settings)?;
@@ -190,7 +194,7 @@ fn run_round_trips(
             report.chart().write(svg)?;
         }
         let chart = svg.map_or(String::new(), |svg| format!("chart: {}\n", svg.display()));
-        return write_report(args, &report, || report.render() + &chart, out);
+        return write_report(args, &report, |width| report.render(width) + &chart, out);
     }
     finish(args, &bench, &arms, &settings, out)
 }
@@ -277,7 +281,7 @@ fn run_throughput(
     )?;
     let machine = machine::describe(&Bench::new(cpus, &[]), &settings);
     let report = throughput::build(machine, args.workload, &outcome);
-    write_report(args, &report, || report.render(), out)
+    write_report(args, &report, |width| report.render(width), out)
 }
 
 /// Measures, writes the files, reports.
@@ -293,7 +297,7 @@ fn finish(
     if let Some(svg) = &args.svg {
         table::chart(&report).write(svg)?;
     }
-    write_report(args, &report, || table::render(&report), out)
+    write_report(args, &report, |width| table::render(&report, width), out)
 }
 
 /// The chart's file; a sweep always has one.
@@ -315,7 +319,7 @@ fn is_standard_output(path: &Path) -> bool {
 fn write_report(
     args: &BenchArgs,
     report: &impl serde::Serialize,
-    text: impl FnOnce() -> String,
+    text: impl FnOnce(Width) -> String,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     match &args.json {
@@ -325,7 +329,8 @@ fn write_report(
         Some(path) => json::write(path, report)?,
         None => {}
     }
-    Ok(write!(out, "{}", text())?)
+    let width = Width::of_stdout(args.wide);
+    Ok(write!(out, "{}", width.wrap(text(width)))?)
 }
 
 /// If SIGINT is blocked, makes Ctrl-C end the measurement but not the report.

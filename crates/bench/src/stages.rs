@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::arm::{Arm, Mode, Plane, Protocol};
 use crate::clock::Clock;
+use crate::fit::Width;
 use crate::json::SkippedReport;
 use crate::run::{Bench, Settings};
 use crate::stack;
@@ -293,7 +294,7 @@ fn answer(arms: &[ArmStages]) -> String {
 
 impl StagesReport {
     /// The answer and the table.
-    pub fn render(&self) -> String {
+    pub fn render(&self, width: Width) -> String {
         let mut out = format!("{}\n\n", self.answer);
         let mut header = vec!["arm"];
         header.extend(STAGES);
@@ -305,7 +306,7 @@ impl StagesReport {
             row.push(us_text(arm.total_us));
             table.add_row(row);
         }
-        let _ = writeln!(out, "{}\n", table.trim_fmt());
+        let _ = writeln!(out, "{}\n", width.fit(table, &["total", "napi"]));
         let _ = writeln!(
             out,
             "Medians in us. ring: on the ring until a spinning pass begins; wake-up: the same with the \

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::arm::{ARMS, Arm, Mode, Placement, Plane, Protocol};
 use crate::chart::{Chart, Series};
 use crate::demand;
+use crate::fit::Width;
 use crate::json::{ArmReport, Machine, SkippedReport};
 use crate::open::Weight;
 use crate::report;
@@ -328,7 +329,7 @@ pub fn weight_text(bytes: Option<f64>) -> String {
 
 impl SweepReport {
     /// The answer, the table, what was skipped.
-    pub fn render(&self) -> String {
+    pub fn render(&self, width: Width) -> String {
         let mut out = format!("{}\n\n", self.answer);
         let open = self.sweep == Sweep::Open.word();
         let mut table = table::plain(&[
@@ -392,7 +393,11 @@ impl SweepReport {
                 ]);
             }
         }
-        let _ = writeln!(out, "{}\n", table.trim_fmt());
+        let first_to_go = match open {
+            true => ["evidence", "p99.9", "CPU us", "in the kernel", "p99"],
+            false => ["evidence", "p99.9", "server CPU us", "trans/s", "p99"],
+        };
+        let _ = writeln!(out, "{}\n", width.fit(table, &first_to_go));
         let legend = match open {
             true => {
                 "Times in us. x one: p50 as a multiple of that with one open [95% interval].\n\

@@ -7,6 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use crate::arm::{Mode, Placement, Plane};
 use crate::chart::{Chart, Series};
 use crate::demand::DISTURBED;
+use crate::fit::Width;
 use crate::json::{ArmReport, Comparison, Report};
 use crate::limit;
 use crate::report::best_blocking;
@@ -22,8 +23,11 @@ pub const HIDDEN: &str = "?: cannot be told apart from what other programs used.
 /// The note on a percentile that is not shown.
 pub const TOO_FEW: &str = "p99, p99.9 -: a round has fewer than 100, 1,000 requests.";
 
+/// Columns that the median, its tail, its cost and its ratio can be read without.
+const FIRST_TO_GO: [&str; 6] = ["max", "p99.9", "trans/s", "evidence", "CPU us", "p99"];
+
 /// The whole report as text.
-pub fn render(report: &Report) -> String {
+pub fn render(report: &Report, width: Width) -> String {
     let mut out = heading(report);
     let mut table = plain(&[
         "arm",
@@ -45,7 +49,7 @@ pub fn render(report: &Report) -> String {
     for arm in &report.arms {
         table.add_row(arm_row(report, arm));
     }
-    let _ = writeln!(out, "{}\n\n{LEGEND}", table.trim_fmt());
+    let _ = writeln!(out, "{}\n\n{LEGEND}", width.fit(table, &FIRST_TO_GO));
     if report.arms.iter().any(|a| a.rtt_us.p99_9.is_none()) {
         let _ = writeln!(out, "{TOO_FEW}");
     }
@@ -281,8 +285,19 @@ mod tests {
     #[test]
     fn the_table_matches_the_expected_file() {
         let text: String =
-            render(&sample()).lines().map(|l| format!("{}\n", l.trim_end())).collect();
+            render(&sample(), Width::ALL).lines().map(|l| format!("{}\n", l.trim_end())).collect();
         assert_eq!(text, include_str!("table.expected.txt"), "\n{text}");
+    }
+
+    #[test]
+    fn at_80_columns_no_row_is_wider_and_the_essential_columns_are_there() {
+        let width = Width(Some(80));
+        let text = width.wrap(render(&sample(), width));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let header = text.lines().find(|line| line.starts_with(" arm")).unwrap();
+        for title in ["p50", "p99", "CPU us", "x best blocking"] {
+            assert!(header.contains(title), "{text}");
+        }
     }
 
     #[test]
@@ -290,7 +305,7 @@ mod tests {
         let mut report = sample();
         let machine = &mut report.machine;
         (machine.server, machine.server_cpu) = (Some("192.0.2.7:7117".into()), None);
-        let text = render(&report);
+        let text = render(&report, Width::ALL);
         assert!(text.contains("; client on CPU 0, server at 192.0.2.7:7117; "), "{text}");
     }
 

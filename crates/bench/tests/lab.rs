@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use busypoll_bench::arm::{self, ARMS, Arm, Mode, Nic, Plane};
+use busypoll_bench::fit::Width;
 use busypoll_bench::json::{Machine, Report, SkippedReport};
 use busypoll_bench::remote::Remote;
 use busypoll_bench::run::{Bench, Cpus, Settings};
@@ -79,7 +80,7 @@ fn the_kernel_arms_have_figures_and_evidence() {
             _ => assert!(arm.evidence.voluntary_switches < arm.transactions, "{arm:?}"),
         }
     }
-    let text = table::render(&report);
+    let text = table::render(&report, Width::ALL);
     assert!(arms.iter().all(|a| text.contains(a.name)), "{text}");
 }
 

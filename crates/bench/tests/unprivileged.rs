@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use busypoll_bench::arm::{self, ARMS};
 use busypoll_bench::cli::{BenchArgs, run_bench};
+use busypoll_bench::fit::Width;
 use busypoll_bench::remote::Remote;
 use busypoll_bench::run::{Bench, Cpus, Settings};
 use busypoll_bench::serve::Server;
@@ -179,7 +180,7 @@ fn the_size_sweep_goes_to_64_kib_and_to_the_largest_datagram() {
         let most = if arm.name.contains("udp") { UDP_MAX } else { 65_536 };
         assert_eq!((arm.request_bytes, arm.response_bytes), (most, most), "{arm:?}");
     }
-    let text = report.render();
+    let text = report.render(Width::ALL);
     assert!(text.contains("64 KiB of UDP: 65507 B"), "{text}");
 }
 
@@ -193,7 +194,7 @@ fn coalescing_delays_interrupts() {
     let asleep = arms.iter().find(|arm| arm.arm.name.contains("interrupt")).expect("an arm");
     // An interrupt comes 100 us late, one each way; a receiver that is late itself does not wait for its own.
     assert!(asleep.arm.rtt_us.p50 > 100.0, "{asleep:?}");
-    assert!(report.render().contains("adaptive"));
+    assert!(report.render(Width::ALL).contains("adaptive"));
 }
 
 #[test]

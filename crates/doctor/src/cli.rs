@@ -5,7 +5,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use busypoll_policy::units;
+use busypoll_policy::{terminal, units};
 
 use crate::report::Style;
 use crate::{Error, Scope, diagnose, rules};
@@ -65,7 +65,9 @@ fn prove_time(text: &str) -> Result<Duration, String> {
 /// One line if the question cannot be answered: exit code 2.
 pub fn run_doctor(args: &DoctorArgs, out: &mut impl Write) -> Result<ExitCode, Error> {
     if args.list {
-        list(out)?;
+        let mut text = Vec::new();
+        list(&mut text)?;
+        write!(out, "{}", fitted(&text))?;
         return Ok(ExitCode::SUCCESS);
     }
     let scope = Scope {
@@ -77,10 +79,26 @@ pub fn run_doctor(args: &DoctorArgs, out: &mut impl Write) -> Result<ExitCode, E
     let report = diagnose(&scope)?;
     match args.json {
         true => report.write_json(&mut *out)?,
-        false => report.write_text(&mut *out, Style::of_stdout())?,
+        false => {
+            let mut text = Vec::new();
+            report.write_text(&mut text, Style::of_stdout())?;
+            write!(out, "{}", fitted(&text))?;
+        }
     }
     out.flush()?;
     Ok(report.exit_code())
+}
+
+/// The text with the terminal's lines. A command stays in one line, to be copied.
+fn fitted(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let Some(columns) = terminal::columns() else { return text.into_owned() };
+    let lines = text.split_inclusive('\n');
+    let wrapped = lines.map(|line| match line.starts_with("    remedy") {
+        true => line.to_owned(),
+        false => terminal::wrap(line, columns),
+    });
+    wrapped.collect()
 }
 
 fn list(out: &mut impl Write) -> io::Result<()> {

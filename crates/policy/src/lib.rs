@@ -36,6 +36,7 @@ mod rules;
 mod say;
 mod settings;
 pub mod small;
+pub mod terminal;
 pub mod text;
 pub mod units;
 

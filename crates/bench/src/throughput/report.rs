@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{Line, LineRun, Outcome, Workload};
 use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
 use crate::demand::{self, Usage};
+use crate::fit::Width;
 use crate::json::{Machine, SkippedReport};
 use crate::stats::{self, RttUs};
 use crate::table::{self, plain, tail_text, us_text};
@@ -204,7 +205,7 @@ fn comparisons(outcome: &Outcome, arms: &[LineReport]) -> Vec<RateComparison> {
 
 impl Report {
     /// The report as text.
-    pub fn render(&self) -> String {
+    pub fn render(&self, width: Width) -> String {
         let m = &self.machine;
         let mut out = format!(
             "{}, Linux {}{}; {}, {} rounds\n\n",
@@ -247,7 +248,8 @@ impl Report {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        let _ = writeln!(out, "{}\n", table.trim_fmt());
+        let first_to_go = ["polled/MiB", "polled/conn", "p99 us"];
+        let _ = writeln!(out, "{}\n", width.fit(table, &first_to_go));
         let each = if is_stream { "MiB" } else { "connection" };
         let _ = writeln!(
             out,
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!(report.arms[0].per_second, 8e9);
         assert_eq!(report.comparisons.len(), 1);
         assert!((report.comparisons[0].rate_ratio - 0.8).abs() < 1e-9);
-        let text = report.render();
+        let text = report.render(Width::ALL);
         assert!(text.contains("= 0.80 [0.80-0.80] x bare-xdp-stream"), "{text}");
         assert!(text.contains("both for each MiB"), "{text}");
     }
