@@ -211,4 +211,26 @@ const FAULTS: &[Fault] = &[
         arguments: "--pid $PID",
         ..FAULT
     },
+    Fault {
+        name: "a CPU quota on a poller's control group, version 2",
+        code: "BP-CPU-QUOTA",
+        waiter: "recv so=50",
+        make: "mount -t cgroup2 none /sys/fs/cgroup; cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; \
+            mkdir quota; echo '20000 100000' > quota/cpu.max; echo $PID > quota/cgroup.procs",
+        arguments: "--pid $PID",
+        contains_all: &["0.20 CPUs", "control group /quota"],
+        tidy: "rmdir /sys/fs/cgroup/quota; umount /sys/fs/cgroup",
+        ..FAULT
+    },
+    Fault {
+        name: "a CPU quota on the parent of a poller's control group, version 2",
+        code: "BP-CPU-QUOTA",
+        waiter: "recv so=50",
+        make: "mount -t cgroup2 none /sys/fs/cgroup; cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; \
+            mkdir -p quota/below; echo '20000 100000' > quota/cpu.max; echo $PID > quota/below/cgroup.procs",
+        arguments: "--pid $PID",
+        contains_all: &["0.20 CPUs", "control group /quota"],
+        tidy: "rmdir /sys/fs/cgroup/quota/below /sys/fs/cgroup/quota; umount /sys/fs/cgroup",
+        ..FAULT
+    },
 ];

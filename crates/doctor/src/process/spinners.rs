@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::RawFd;
 
-use busypoll_linux::bpf::files::Kind;
+use busypoll_linux::bpf::files::{Kind, Socket};
 use busypoll_linux::process::Wait;
 use busypoll_linux::topology::CpuList;
 
 use super::descriptors::{Class, class};
 use super::judge::Judge;
-use super::{Census, Process};
+use super::{Census, NapiState, Process};
 use crate::Subject;
 use crate::rules::{SPINNERS_ONE_CPU, SPINNERS_TOO_MANY};
 
@@ -75,7 +75,7 @@ fn spins(judge: &Judge<'_>, process: &Process, wait: &Wait) -> bool {
     let on = |fd: RawFd| {
         process.sockets().any(|(number, socket)| {
             let receives = class(socket).learns() && class(socket) != Class::Ktls;
-            number == fd && receives && socket.busy_poll_usecs > 0 && judge.is_alive(socket)
+            number == fd && receives && socket.busy_poll_usecs > 0 && has_queue(judge, socket)
         })
     };
     match wait {
@@ -85,13 +85,18 @@ fn spins(judge: &Judge<'_>, process: &Process, wait: &Wait) -> bool {
         }
         Wait::Epoll { fd, nonblock: false } => {
             process.epoll_params(*fd).is_some_and(|params| judge.epoll_is_on(params))
-                && process.members(*fd).iter().any(|socket| judge.is_alive(socket))
+                && process.members(*fd).iter().any(|socket| has_queue(judge, socket))
         }
         Wait::Uring { fd } => process.files.iter().any(|file| {
             file.fd == *fd && matches!(file.kind, Kind::Uring(ring) if ring.busy_poll_ns > 0)
         }),
         _ => false,
     }
+}
+
+/// Whether a socket has a queue to poll. Before Linux 6.8, and in containers, it is not known whether an id is alive.
+fn has_queue(judge: &Judge<'_>, socket: &Socket) -> bool {
+    socket.napi.is_some_and(|id| !matches!(judge.napis.state(id), NapiState::Dead))
 }
 
 fn list(spinners: &[&Spinner<'_>]) -> String {
