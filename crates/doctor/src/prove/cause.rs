@@ -187,6 +187,14 @@ pub(super) fn likely(
         return "packets were there before any thread polled".to_owned().into();
     }
     let gap = counts.time.as_micros() as u64 / all.max(1);
+    if u64::from(unit.usecs) > gap {
+        let words = format!(
+            "they came while its thread did not poll, at work or without a CPU: a poll of {} us is longer than the \
+             {gap} us between packets",
+            unit.usecs
+        );
+        return words.into();
+    }
     let for_long = if unit.usecs > 0 { format!(" of {} us", unit.usecs) } else { String::new() };
     let words = format!(
         "{per_packet} passes for each packet: it came after the poll{for_long} had ended, one every {gap} us"
