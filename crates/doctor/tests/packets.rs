@@ -8,7 +8,9 @@ use busypoll_doctor::{Scope, diagnose};
 use busypoll_lab::{Lab, needs, needs_root};
 use busypoll_linux::sysfs::Sysfs;
 use programs::{Program, cure};
-use traffic::{ECHO, MS, Stream, codes, find, get, in_sysfs, one_at_a_time, prove, run};
+use traffic::{
+    ECHO, MS, Stream, codes, find, get, in_sysfs, one_at_a_time, own_packets, prove, run,
+};
 
 macro_rules! needs_all {
     () => {
@@ -261,8 +263,7 @@ fn idle_sockets_and_sleeping_threads_are_not_judged() {
     // How much is found depends on the machine: the verdict must follow the packets.
     let proof =
         report.findings().into_iter().find(|f| f.rule.code.starts_with("BP-PROVE")).unwrap();
-    let packets = proof.evidence.iter().find(|e| e.read.starts_with("packets handed")).unwrap();
-    let own: u64 = packets.said.split(' ').next().unwrap().parse().unwrap();
+    let own = own_packets(proof);
     assert!(own <= polled + 20, "{own} told, {polled} by all busy polls: {proof:#?}");
     assert!(proof.what.contains("packets"), "{proof:#?}");
     if proof.rule.code == "BP-PROVE-WORKING" {
@@ -306,8 +307,7 @@ fn an_io_uring_is_judged_by_its_packets() {
             get(&report, "BP-URING-OFF");
             continue;
         }
-        let packets = proof.evidence.iter().find(|e| e.read.starts_with("packets handed")).unwrap();
-        let own: u64 = packets.said.split(' ').next().unwrap().parse().unwrap();
+        let own = own_packets(proof);
         assert!(
             own > 0 && own <= polled + 20,
             "{own} told, {polled} by all busy polls: {proof:#?}"

@@ -49,7 +49,7 @@ fn a_stopped_process_and_a_zombie_are_reported_as_such() {
     assert!(told.verdict().is_fault());
     cure(&told);
     state('S');
-    let (report, _) = prove(&lab, pid);
+    let report = diagnose(&Scope { pids: vec![pid], ..Scope::default() }).unwrap();
     assert!(find(&report, "BP-STOPPED").is_none());
 
     let mut parent = Program::start(

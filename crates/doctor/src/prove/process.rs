@@ -120,7 +120,13 @@ fn verdict(unit: &Unit, driven: &Driven<'_>, context: &Context<'_>, counts: &Cou
         if by_softirq.is_empty() { "0".into() } else { by_softirq.join(", ") },
         sum.napi_threads,
     );
-    finding.evidence("packets handed to it, cgroup_skb/ingress", said)
+    let finding = finding.evidence("packets handed to it, cgroup_skb/ingress", said);
+    // One counter for all sockets and devices of the namespace.
+    match counts.devices.values().filter_map(|device| device.busy_poll_rx).max() {
+        Some(counter) => finding
+            .evidence("BusyPollRxPackets of the device's network namespace", format!("+{counter}")),
+        None => finding,
+    }
 }
 
 /// Whether its waits poll for a tenth of the time or more: shorter polls are in nobody's way.
