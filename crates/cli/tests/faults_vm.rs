@@ -220,7 +220,6 @@ const FAULTS: &[Fault] = &[
         arguments: "--pid $PID",
         contains_all: &["0.20 CPUs", "control group /quota"],
         tidy: "rmdir /sys/fs/cgroup/quota; umount /sys/fs/cgroup",
-        ..FAULT
     },
     Fault {
         name: "a CPU quota on the parent of a poller's control group, version 2",
@@ -231,6 +230,5 @@ const FAULTS: &[Fault] = &[
         arguments: "--pid $PID",
         contains_all: &["0.20 CPUs", "control group /quota"],
         tidy: "rmdir /sys/fs/cgroup/quota/below /sys/fs/cgroup/quota; umount /sys/fs/cgroup",
-        ..FAULT
     },
 ];
