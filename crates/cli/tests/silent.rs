@@ -95,10 +95,11 @@ fn a_listener_added_while_a_thread_waits_is_served_from_the_first_connection() {
     needs!(program "cc");
     let _one = one_test_at_a_time();
     let program = compiled("added", &[]);
-    for how in ["listened", "added"] {
+    let bys = [&[][..], &["poll"], &["select"]];
+    for (how, by) in ["listened", "added"].into_iter().flat_map(|how| bys.map(|by| (how, by))) {
         let lab = Lab::builder().build().unwrap();
-        let _server =
-            Running::start(run(&lab.server, &["--strict"]).arg(&program).args(["7000", how]));
+        let mut command = run(&lab.server, &["--strict"]);
+        let _server = Running::start(command.arg(&program).args(["7000", how]).args(by));
         let mut first = Client::connect(&lab, 7000);
         bypasses_the_kernel(&lab.server, || first.exchange(50));
     }
@@ -156,9 +157,11 @@ fn a_server_that_forks_for_each_connection_serves_all_of_them() {
     needs!(program "python3");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    for (at, how) in
-        (0_u16..).zip(["child", "waits", "read_before", "late", "becomes", "grandchild"])
-    {
+    let mut hows = vec!["child", "waits", "read_before", "late", "becomes", "grandchild", "_Fork"];
+    if cfg!(target_arch = "x86_64") {
+        hows.extend(["clone", "clone3"]);
+    }
+    for (at, how) in (0_u16..).zip(hows) {
         let port = 7000 + at;
         let mut command = run(&lab.server, &[]);
         let stderr = StderrFile::by(&mut command);

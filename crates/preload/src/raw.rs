@@ -3,7 +3,8 @@
 //! The kernel's signal masks are shorter than the C library's, and come with their size ([`Mask`]). `ppoll` and
 //! `pselect6` by number do not report the remaining time.
 //!
-//! `clone`, `fork`, `vfork` and `rt_sigaction` by number go to the kernel.
+//! `fork` by number, and `clone` and `clone3` that do the same, are handled as fork(2). `vfork`, other clones and
+//! `rt_sigaction` go to the kernel.
 
 use libc::{c_int, c_long, sigset_t};
 use std::{mem, ptr};
@@ -50,6 +51,26 @@ unsafe fn mask_of_pselect(at: usize) -> Option<Mask> {
     let [at, size] = pair.copied().unwrap_or_default();
     // SAFETY: the caller's contract.
     unsafe { Mask::read(at, size) }
+}
+
+/// Whether clone(2) with these flags and this stack is a fork: the child has memory and descriptors of its own.
+fn is_fork(flags: u64, stack: u64) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_FILES) as u64 == 0 && stack == 0
+}
+
+/// As [`is_fork`], for clone3(2) with `size` bytes of arguments.
+///
+/// # Safety
+/// `args` is null or points to `size` readable bytes.
+unsafe fn is_fork3(args: usize, size: usize) -> bool {
+    // The fields of struct clone_args (linux/sched.h) as far as the stack, which is the sixth.
+    if args == 0 || size < size_of::<[u64; 6]>() {
+        return false;
+    }
+    // SAFETY: the caller's contract; plain numbers.
+    let [flags, .., stack] =
+        unsafe { ptr::with_exposed_provenance::<[u64; 6]>(args).read_unaligned() };
+    is_fork(flags, stack)
 }
 
 /// # Safety
@@ -136,6 +157,10 @@ pub unsafe fn syscall(
                 None => by_kernel(),
             },
             libc::SYS_io_uring_setup => stack::rings::setup().unwrap_or_else(by_kernel),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => stack::forked_by(by_kernel),
+            libc::SYS_clone if is_fork(a as u64, b as u64) => stack::forked_by(by_kernel),
+            libc::SYS_clone3 if is_fork3(a, b) => stack::forked_by(by_kernel),
             libc::SYS_prctl => hook::prctl(a32, b, c, d, e).into(),
             libc::SYS_seccomp if a32 <= libc::SECCOMP_SET_MODE_FILTER as c_int => {
                 kernel::confined(by_kernel)

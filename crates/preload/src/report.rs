@@ -4,10 +4,12 @@
 
 use std::fmt::{self, Write};
 use std::os::fd::BorrowedFd;
+use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use rustix::net::{AddressFamily, sockopt::socket_domain};
 
 /// A line that is written at most once: `static NO_SUCH_DEVICE: Once = Once::new();`
 pub struct Once(AtomicBool);
@@ -22,6 +24,27 @@ impl Once {
         if !self.0.swap(true, Ordering::Relaxed) {
             line(what);
         }
+    }
+}
+
+/// A [`Once`] for each of at most `N` reasons; further reasons share the last one.
+pub struct OncePer<const N: usize>([(AtomicPtr<u8>, Once); N]);
+
+impl<const N: usize> OncePer<N> {
+    pub const fn new() -> Self {
+        Self([const { (AtomicPtr::new(ptr::null_mut()), Once::new()) }; N])
+    }
+
+    /// The one of this reason, known by its text's address.
+    pub fn of(&self, reason: &'static str) -> &Once {
+        let (last, all) = self.0.split_last().unwrap_or_else(|| unreachable!());
+        let mine = reason.as_ptr().cast_mut();
+        let is_mine = |slot: &AtomicPtr<u8>| {
+            let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            slot.compare_exchange(ptr::null_mut(), mine, done, failed)
+                .map_or_else(|taken| taken == mine, |_| true)
+        };
+        all.iter().find(|(slot, _)| is_mine(slot)).map_or(&last.1, |(_, once)| once)
     }
 }
 
@@ -61,9 +84,15 @@ fn named(fd: BorrowedFd<'_>) -> Option<((u64, u64), FileType)> {
 }
 
 /// Whether standard error is still that file, or a terminal, a pipe or a log. The program may have closed it and reused
-/// the number for a connection or a file.
+/// the number for a connection or a file. Under inetd it is the connection from the start, and a line in it would be
+/// the peer's.
 fn is_for_lines(stderr: BorrowedFd<'_>) -> bool {
     let Some((file, kind)) = named(stderr) else { return false };
+    if kind == FileType::Socket
+        && socket_domain(stderr).is_ok_and(|domain| domain != AddressFamily::UNIX)
+    {
+        return false;
+    }
     FIRST.get().is_none_or(|first| *first == Some(file))
         || match kind {
             FileType::CharacterDevice | FileType::Fifo => true,

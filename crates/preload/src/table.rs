@@ -181,10 +181,10 @@ hooks! {
         fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t,
     ) -> ssize_t = kernel::recvfrom,
         ours(fd) stack::recvfrom;
-    recvmsg: (fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = kernel::recvmsg,
+    recvmsg: (fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = stack::recvmsg_other,
         ours(fd) stack::recvmsg;
     recvmmsg: (fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int
-        = kernel::recvmmsg,
+        = stack::recvmmsg_other,
         ours(fd) stack::recvmmsg;
     // The variants that `-D_FORTIFY_SOURCE` calls, with the size of the object behind the buffer.
     __read_chk: (fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t = kernel::__read_chk,

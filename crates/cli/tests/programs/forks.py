@@ -1,7 +1,19 @@
 """Connections that a child of fork uses: forks.py serve PORT HOW, or forks.py connect PEER PORT HOW.
 
 A server answers each line with it, and the end with "end". A client sends lines and prints what is echoed."""
-import os, signal, socket, sys, time
+import ctypes, os, signal, socket, sys, time
+
+libc = ctypes.CDLL(None)
+
+def fork_as(how):
+    if how == "_Fork":
+        return libc._Fork()
+    if how == "clone":
+        return libc.syscall(ctypes.c_long(56), ctypes.c_ulong(signal.SIGCHLD), None, None, None, None)
+    if how == "clone3":
+        arguments = (ctypes.c_uint64 * 8)(0, 0, 0, 0, signal.SIGCHLD)
+        return libc.syscall(ctypes.c_long(435), arguments, ctypes.c_size_t(64))
+    return os.fork()
 
 def echo(stream):
     with stream.makefile("rwb", buffering=0) as lines:
@@ -26,7 +38,7 @@ def serve(port, how):
         if how == "late":
             # The peer has sent all its data, and shut down its sending half.
             time.sleep(0.2)
-        child = os.fork()
+        child = fork_as(how)
         if child == 0:
             listener.close()
             if how == "becomes":
@@ -60,8 +72,7 @@ def connect(peer, port, how):
     lines = stream.makefile("rb", buffering=0)
     exchange(stream, lines, b"before")
     if how == "daemon":
-        import ctypes
-        assert ctypes.CDLL(None).daemon(1, 1) == 0
+        assert libc.daemon(1, 1) == 0
         time.sleep(0.3)
         exchange(stream, lines, b"child")
         child = 0

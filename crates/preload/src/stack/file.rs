@@ -344,6 +344,9 @@ impl File {
         }
         let listens = self.backlog() >= 0;
         if self.protocol == Protocol::Tcp && !listens {
+            if sockets::remote(fd).is_some() {
+                unsupported_options::report_if_foreign(self);
+            }
             return None;
         }
         let local = sockets::local(fd).ok();
@@ -543,8 +546,8 @@ impl File {
     }
 
     /// The first unsupported option it has set.
-    pub fn unsupported(&self) -> Option<&'static str> {
-        lock(&self.required_options).first().map(|option| option.what)
+    pub fn unsupported(&self) -> Option<UnsupportedOption> {
+        lock(&self.required_options).first().copied()
     }
 
     /// The value an option was last set to.

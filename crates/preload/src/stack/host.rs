@@ -3,7 +3,7 @@
 
 use super::{
     file::{self, File, lock},
-    handover_child, handover_parent, internal_fds, route,
+    foreign, handover_child, handover_parent, internal_fds, route,
 };
 use crate::{
     cancel,
@@ -11,7 +11,7 @@ use crate::{
     errno, fatal_signals,
     fds::{self, Ref},
     handler_frames,
-    inside::{self, Inside},
+    inside::{self, Inside, is_inside},
     real,
     report::Once,
     signals, spin_policy,
@@ -232,6 +232,7 @@ pub fn prepare(config: &Config) {
     }
     spin_policy::prepare(config);
     internal_fds::prepare();
+    foreign::prepare(config);
     if let Some(guard) = &config.launch.guard {
         // Without the mark the guard knows the process by its environment alone.
         let _ = map_mark(mark(guard));
@@ -314,31 +315,35 @@ pub unsafe fn fork() -> pid_t {
         // SAFETY: the caller's contract.
         return unsafe { real::fork() };
     }
-    before();
-    // SAFETY: the caller's contract; our own locks are held.
-    let child = unsafe { real::_Fork() };
-    let _errno = errno::Saved::new();
-    match child {
-        0 => in_child(),
-        _ => in_parent(),
-    }
-    child
+    // SAFETY: the caller's contract.
+    forked_by(|| unsafe { real::_Fork() })
 }
 
-/// _Fork(3), which does not run pthread_atfork(3) handlers, and whose child may not allocate: the child has only
-/// companions, nothing of ours.
+/// _Fork(3), which does not run pthread_atfork(3) handlers: ours run all the same.
 ///
 /// # Safety
 /// That of _Fork(3).
 pub unsafe fn raw_fork() -> pid_t {
-    // If the thread is inside already, it is in the handler of a fault and may hold one of the locks.
-    let held = Inside::enter()
-        .map(|inside| ForkLocks::take(handover_parent::Forking::take(), Some(inside)));
     // SAFETY: the caller's contract.
-    let child = unsafe { real::_Fork() };
-    if child == 0 {
-        let _inside = held.and_then(ForkLocks::in_child);
-        fds::clear_in_child(close_internal);
+    forked_by(|| unsafe { real::_Fork() })
+}
+
+/// A fork that does not run pthread_atfork(3) handlers: `fork` returns 0 in the child.
+pub fn forked_by<T: Copy + Default + PartialEq>(fork: impl FnOnce() -> T) -> T {
+    if is_inside() {
+        // In the handler of a fault, whose thread may hold one of the locks: the child has only companions.
+        let child = fork();
+        if child == T::default() {
+            fds::clear_in_child(close_internal);
+        }
+        return child;
+    }
+    before();
+    let child = fork();
+    let _errno = errno::Saved::new();
+    match child == T::default() {
+        true => in_child(),
+        false => in_parent(),
     }
     child
 }

@@ -21,6 +21,7 @@
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`descriptors`](self::descriptors) | close, dup, fcntl, ioctl |
 //! | [`rings`] | io_uring: its sockets are the kernel's |
+//! | [`foreign`](self::foreign) | sockets that other processes have made |
 //! | [`stream`](self::stream) | fclose, freopen |
 //! | [`scm_rights`](self::scm_rights) | descriptors passed to another process |
 //! | [`address`](self::address) | conversion of socket addresses |
@@ -36,6 +37,7 @@ mod copy;
 mod descriptors;
 mod exit;
 mod file;
+mod foreign;
 mod groups;
 mod handover_child;
 mod handover_parent;
@@ -62,8 +64,9 @@ pub use descriptors::{
 };
 pub use exit::{close_all, daemon, exit};
 pub use file::File;
+pub use foreign::{recvmmsg_other, recvmsg_other};
 pub use handover_child::before_exec;
-pub use host::{fork, prepare, raw_fork};
+pub use host::{fork, forked_by, prepare, raw_fork};
 pub use internal_fds::{eventfd, syscall_made, timerfd_create};
 pub use options::{getsockopt, setsockopt};
 pub use receive::{

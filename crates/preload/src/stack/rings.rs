@@ -2,11 +2,13 @@
 //! sockets of a process that has a ring stay with the kernel. libuv works without io_uring, and is refused it, as in
 //! containers.
 //!
-//! Rings are noticed when they are made by liburing's functions or by `syscall`.
+//! Rings are noticed when they are made by liburing's functions or by `syscall`. Those that the program makes by system
+//! calls of its own are noticed if they exist when it first listens or has its first socket activated.
 
-use super::host;
+use super::{foreign, host};
 use crate::{config, errno, inside::Inside, real, report::Once};
 use libc::{c_int, c_long, c_uint, c_void};
+use rustix::fs::readlink;
 use std::{
     ffi::CStr,
     sync::atomic::{AtomicBool, Ordering},
@@ -19,11 +21,17 @@ static ENDS: Once = Once::new();
 /// The program has a ring.
 static USED: AtomicBool = AtomicBool::new(false);
 
+/// Rings have been searched for.
+static SEARCHED: AtomicBool = AtomicBool::new(false);
+
 const WHY: &str = "the program uses io_uring, which does not reach the stack plane";
 
 /// Whether sockets that would be activated stay with the kernel, as the program may use them in a ring. With `--strict`
 /// the program ends.
 pub fn keep_sockets() -> bool {
+    if !SEARCHED.swap(true, Ordering::Relaxed) && !USED.load(Ordering::Relaxed) && has_ring() {
+        is_made();
+    }
     let used = USED.load(Ordering::Relaxed);
     if used && config::get().is_some_and(|config| config.launch.strict) {
         host::report_not_accelerated(&ENDS, format_args!("{WHY}"), "");
@@ -38,6 +46,16 @@ fn is_made() {
     if !USED.swap(true, Ordering::Relaxed) && !config.launch.strict {
         LEFT.report(format_args!("{WHY}; sockets that it uses from now on stay with the kernel"));
     }
+}
+
+/// Whether a descriptor is a ring.
+fn has_ring() -> bool {
+    let mut found = false;
+    foreign::for_each_fd(|fd| {
+        let link = readlink(format!("/proc/self/fd/{fd}"), Vec::new());
+        found |= link.is_ok_and(|link| link.as_bytes() == b"anon_inode:[io_uring]");
+    });
+    found
 }
 
 /// io_uring_setup(2) by `syscall`; `None`: the kernel serves it.

@@ -2,7 +2,7 @@
 //! listener or a UDP socket, but the companion of a connection of ours is not connected. So the connection is handed
 //! over to the kernel first; if that fails, it is not passed.
 
-use super::{answer, enter, error, file::Live, handover_parent, host, iovec};
+use super::{answer, enter, error, file::Live, foreign, handover_parent, host, iovec};
 use crate::{fds, inside::is_inside, real, report::Once};
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
 
@@ -14,30 +14,15 @@ static HANDED: Once = Once::new();
 /// # Safety
 /// `message` is valid for sendmsg(2).
 unsafe fn passes_connection(message: &msghdr) -> bool {
-    // SAFETY: ancillary data as its header says, here and below.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: null or a header within the ancillary data.
-    while let Some(header) = unsafe { next.as_ref() } {
-        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: its data starts there.
-            let data = unsafe { libc::CMSG_DATA(next) }.cast::<c_int>();
-            // SAFETY: a plain calculation.
-            let bytes = header.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
-            for at in 0..bytes / size_of::<c_int>() {
-                // SAFETY: within the data.
-                let fd = unsafe { data.add(at).read_unaligned() };
-                if !may_pass(fd) {
-                    REPORTED.report(format_args!(
-                        "a connection on the stack plane cannot be passed to another process: sendmsg fails with EOPNOTSUPP"
-                    ));
-                    return true;
-                }
-            }
-        }
-        // SAFETY: as above.
-        next = unsafe { libc::CMSG_NXTHDR(message, next) };
+    let mut passes = false;
+    // SAFETY: the caller's contract.
+    unsafe { foreign::for_each_passed(message, |fd| passes |= !may_pass(fd)) };
+    if passes {
+        REPORTED.report(format_args!(
+            "a connection on the stack plane cannot be passed to another process: sendmsg fails with EOPNOTSUPP"
+        ));
     }
-    false
+    passes
 }
 
 /// Whether the file at `fd` can be passed to another process; hands a connection over to the kernel.

@@ -107,7 +107,13 @@ unsafe fn send_buffers(
 
 /// The first send on a socket that is not active, to `to` or to its peer. `None`: the companion sends.
 fn first_send(file: &Ref, fd: c_int, to: Option<SocketAddr>) -> Option<&Live> {
-    if file.protocol == Protocol::Tcp || file.is_kernel_owned() {
+    if file.is_kernel_owned() {
+        return None;
+    }
+    if file.protocol == Protocol::Tcp {
+        if sockets::remote(fd).is_some() {
+            unsupported_options::report_if_foreign(file);
+        }
         return None;
     }
     let local = sockets::local(fd).ok()?;

@@ -3,7 +3,7 @@
 use super::{
     address, answer, code, enter, error,
     file::{File, Live, companion, deactivate, is_short, leave_fd_to_kernel},
-    host, internal_fds, options, rings, route,
+    host, internal_fds, options, rings, route, unsupported_options,
 };
 use crate::{
     config, errno,
@@ -30,9 +30,11 @@ pub const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 /// The protocol of a socket that could be ours.
 fn protocol_of(domain: c_int, kind: c_int, protocol: c_int) -> Option<Protocol> {
     match (domain, kind & !FLAGS, protocol) {
-        (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
-            Some(Protocol::Tcp)
-        }
+        (
+            libc::AF_INET | libc::AF_INET6,
+            libc::SOCK_STREAM,
+            0 | libc::IPPROTO_TCP | libc::IPPROTO_MPTCP,
+        ) => Some(Protocol::Tcp),
         (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
             Some(Protocol::Udp)
         }
@@ -65,6 +67,9 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     {
         let file = File::new(protocol_is, domain);
         file.set_nonblocking(kind & libc::SOCK_NONBLOCK != 0);
+        if protocol == libc::IPPROTO_MPTCP {
+            file.require(unsupported_options::MPTCP);
+        }
         fds::set(fd, Ref::new(file));
     }
     fd
@@ -280,6 +285,7 @@ fn steer_port(file: &File, fd: c_int) {
         && file.backlog() < 0
         && !file.is_kernel_owned()
         && file.live().is_none()
+        && file.unsupported().is_none()
         && let Some(_inside) = Inside::enter()
         && let Some(host) = host::existing()
     {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     fds::{self, Ref},
-    report::Once,
+    report::OncePer,
 };
 use libc::c_int;
 
@@ -25,7 +25,8 @@ const UDP_ENCAP: c_int = 100;
 /// `SOF_TIMESTAMPING_TX_HARDWARE`, `_SOFTWARE`, `_SCHED`, `_ACK` and `_COMPLETION` (linux/net_tstamp.h).
 pub const TX_TIMESTAMPS: c_int = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
 
-static REPORTED: Once = Once::new();
+/// A line for each reason.
+static REPORTED: OncePer<32> = OncePer::new();
 
 /// An option that a socket has set, and its name for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,18 @@ pub const ASYNC: UnsupportedOption =
 /// Datagrams sent in parts, by a flag of send(2).
 pub const MORE: UnsupportedOption =
     UnsupportedOption { level: -1, name: libc::MSG_MORE, what: "MSG_MORE of datagrams" };
+
+/// Multipath TCP.
+pub const MPTCP: UnsupportedOption =
+    UnsupportedOption { level: -1, name: libc::IPPROTO_MPTCP, what: "MPTCP" };
+
+/// Not an option: another process has made the socket.
+pub const INHERITED: UnsupportedOption =
+    UnsupportedOption { level: NOT_AN_OPTION, name: 0, what: "was inherited over exec" };
+pub const RECEIVED: UnsupportedOption =
+    UnsupportedOption { level: NOT_AN_OPTION, name: 1, what: "was received from another process" };
+
+const NOT_AN_OPTION: c_int = -2;
 
 /// The unsupported option that (`level`, `name`) is, and whether `value` sets or clears it.
 pub fn classify(level: c_int, name: c_int, value: &[u8]) -> Option<(UnsupportedOption, bool)> {
@@ -106,12 +119,28 @@ pub fn release_if_required(file: &Ref, fd: c_int) {
 
 /// Whether `file`, which would be activated, stays with the kernel because of an unsupported option.
 pub fn stays_with_kernel(file: &File) -> bool {
-    let Some(what) = file.unsupported() else { return false };
-    let why = format_args!(
-        "{}: a socket uses {what}, which busypoll's stack does not support",
-        host::device()
-    );
-    host::report_not_accelerated(&REPORTED, why, "it stays with the kernel");
+    let Some(option) = file.unsupported() else { return false };
+    let (device, what, once) = (host::device(), option.what, REPORTED.of(option.what));
+    let then = "it stays with the kernel";
+    match option.level {
+        NOT_AN_OPTION => host::report_not_accelerated(
+            once,
+            format_args!("{device}: a socket {what}, so other processes may have it"),
+            then,
+        ),
+        _ => host::report_not_accelerated(
+            once,
+            format_args!("{device}: a socket uses {what}, which busypoll's stack does not support"),
+            then,
+        ),
+    }
     file.set_kernel_owned();
     true
+}
+
+/// As [`stays_with_kernel`] for a connection that another process has made; it is never activated here.
+pub fn report_if_foreign(file: &File) {
+    if file.unsupported().is_some_and(|option| option.level == NOT_AN_OPTION) {
+        stays_with_kernel(file);
+    }
 }

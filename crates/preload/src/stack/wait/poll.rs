@@ -207,7 +207,11 @@ fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc
         Some(set) => {
             set.hold_kernel_fd(fd);
             set.activate_members();
-            set.is_mixed().then(|| set.source())?
+            if waits {
+                // The kernel's poll would not notice a member that is activated meanwhile.
+                set.set_waited_for();
+            }
+            (waits || set.is_mixed()).then(|| set.source())?
         }
         None => {
             // A UDP socket can always send, so a caller that requests POLLOUT does not wait.

@@ -50,6 +50,8 @@ pub struct EpollSet {
     is_mixed: AtomicBool,
     /// The number of threads that wait only in the kernel's half, since before that.
     kernel_waiters: AtomicUsize,
+    /// A thread has waited for it, by any call, and will do so again.
+    has_been_waited_for: AtomicBool,
     /// The eventfd that ends their waits.
     wakeup: OnceLock<OwnedFd>,
     /// The kernel's instance may have something to report.
@@ -82,6 +84,7 @@ impl EpollSet {
             inactive: AtomicUsize::new(0),
             is_mixed: AtomicBool::new(false),
             kernel_waiters: AtomicUsize::new(0),
+            has_been_waited_for: AtomicBool::new(false),
             wakeup: OnceLock::new(),
             has_kernel_members: AtomicBool::new(false),
             kernel_first: AtomicBool::new(false),

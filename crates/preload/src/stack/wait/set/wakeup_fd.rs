@@ -13,6 +13,7 @@ impl EpollSet {
     /// Counts the calling thread as waiting by the kernel's own call, until
     /// [`end_kernel_wait`](EpollSet::end_kernel_wait). False if a member is active.
     pub fn begin_kernel_wait(&self) -> bool {
+        self.set_waited_for();
         self.kernel_waiters.fetch_add(1, Ordering::SeqCst);
         // The activating thread sees our count and ends the wait, or we see `is_mixed`.
         let waits = !self.is_mixed.load(Ordering::SeqCst);
@@ -22,11 +23,17 @@ impl EpollSet {
         waits
     }
 
-    /// Whether a thread waits on it, or on a set around it: in the kernel's half, or perhaps in ours if a member is
-    /// active.
+    /// A thread is about to wait for it.
+    pub fn set_waited_for(&self) {
+        if !self.has_been_waited_for.load(Ordering::Relaxed) {
+            self.has_been_waited_for.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a thread waits on it, or on a set around it, or has done so: between two waits it handles events.
     pub fn is_waited_for(&self) -> bool {
         self.is_mixed()
-            || self.kernel_waiters.load(Ordering::SeqCst) > 0
+            || self.has_been_waited_for.load(Ordering::SeqCst)
             || self.memberships.is_waited_for()
     }
 
