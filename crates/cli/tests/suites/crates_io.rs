@@ -31,10 +31,13 @@ pub fn tokio() -> ByName {
     if !tree.exists() {
         fs::create_dir_all(&dir).unwrap();
         output_of(Command::new("cp").arg("-r").args([&source, &tree]));
-        // It is below this workspace, but not a member of it.
+        // It is below this workspace, but not a member of it. What it is tested with is to use it, and not the package
+        // of crates.io beside it.
         let mut manifest = fs::read_to_string(tree.join("Cargo.toml")).unwrap();
-        manifest.push_str("\n[workspace]\n");
+        manifest.push_str("\n[workspace]\n\n[patch.crates-io]\ntokio = { path = \".\" }\n");
         fs::write(tree.join("Cargo.toml"), manifest).unwrap();
+        // It names an earlier tokio for what tokio is tested with.
+        fs::remove_file(tree.join("Cargo.lock")).unwrap();
     }
     let files = fs::read_dir(tree.join("tests")).unwrap().flatten();
     let names =

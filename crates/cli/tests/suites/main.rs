@@ -86,6 +86,22 @@ fn libevent_is_as_plain() {
 }
 
 #[test]
+#[ignore = "ten minutes, and Debian's source package"]
+fn redis_is_as_plain() {
+    needs_suite_tools!();
+    needs!(program "redis-server", program "redis-cli", program "tclsh", program "dpkg-source");
+    check(&debian::redis(), true);
+}
+
+#[test]
+#[ignore = "ten minutes, and Debian's source package"]
+fn memcached_is_as_plain() {
+    needs_suite_tools!();
+    needs!(program "memcached", program "perl", program "dpkg-source");
+    check(&debian::memcached(), true);
+}
+
+#[test]
 #[ignore = "ten minutes, and what tokio is tested with"]
 fn tokio_is_as_plain() {
     needs_suite_tools!();
