@@ -123,7 +123,7 @@ tclsh tests/test_helper.tcl --host 127.0.0.1 --port $port --baseport $((port + 1
 "#;
 
 /// Units that need a server of their own configuration throughout, or take minutes.
-const REDIS_WITHOUT: [&str; 3] = ["integration/", "unit/cluster", "unit/moduleapi"];
+const REDIS_WITHOUT: [&str; 4] = ["integration/", "unit/cluster", "unit/moduleapi", "unit/geo"];
 
 pub fn redis() -> ByName {
     let suite = prepared("redis", |tree, _| {
