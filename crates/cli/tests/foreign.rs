@@ -157,3 +157,17 @@ fn a_ring_made_past_the_library_is_noticed_when_a_socket_is_activated() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("io_uring"), "{output:?}");
 }
+
+#[test]
+fn an_ifunc_resolver_of_the_program_may_make_a_socket() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = one_test_at_a_time();
+    let program = temp_dir("resolver").join("resolver");
+    build(Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source("resolver.c")));
+    let lab = Lab::builder().build().unwrap();
+    for run in [&STACK[..], &["run", "--"]] {
+        let output = lab.server.command(BUSYPOLL).args(run).arg(&program).output().unwrap();
+        assert_eq!((&*text(&output), &*output.stderr), ("42\n", &b""[..]), "{run:?}: {output:?}");
+    }
+}

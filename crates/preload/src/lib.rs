@@ -30,6 +30,8 @@
 #[macro_use]
 mod local;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 mod cancel;
 mod config;
 mod errno;
@@ -50,8 +52,18 @@ mod spin_policy;
 mod stack;
 mod table;
 
+static LOADED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the loader still relocates the program, as in an IFUNC resolver of its own: thread-locals cannot be used yet,
+/// and there is no environment.
+pub(crate) fn is_too_early() -> bool {
+    // SAFETY: the C library's variable, read before there are threads.
+    !LOADED.load(Ordering::Relaxed) && unsafe { environ.is_null() }
+}
+
 /// Runs when the library is loaded, before `main` and all threads.
 extern "C" fn load() {
+    LOADED.store(true, Ordering::Relaxed);
     memory::prepare();
     table::resolve_all();
     report::prepare();
@@ -81,6 +93,8 @@ extern "C" fn end_quickly(_: *mut libc::c_void) {
 }
 
 unsafe extern "C" {
+    static environ: *const *const libc::c_char;
+
     /// at_quick_exit(3) is built on this. at_quick_exit itself is linked statically into each program.
     fn __cxa_at_quick_exit(
         function: extern "C" fn(*mut libc::c_void),

@@ -9,7 +9,7 @@ use crate::{
     config, errno,
     fds::{self, Ref},
     inside::{ERESTARTSYS, Inside, Restart, is_inside},
-    kernel, real,
+    is_too_early, kernel, real,
     report::Once,
 };
 use busypoll_policy::Protocol;
@@ -50,6 +50,10 @@ fn is_in_use() -> bool {
 /// # Safety
 /// That of socket(2).
 pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if is_too_early() {
+        // SAFETY: the caller's contract.
+        return unsafe { real::socket(domain, kind, protocol) };
+    }
     if is_inside() {
         // SAFETY: the caller's contract.
         return internal_fds::make_internal(unsafe { real::socket(domain, kind, protocol) });
