@@ -163,8 +163,13 @@ int called(char command, const struct address *at)
 void await(int fd, short events)
 {
     struct pollfd p = { fd, events, 0 };
+    int ready;
 
-    if (poll(&p, 1, 3000) != 1)
+    /* SIGURG is sent before the urgent byte can be read, and may interrupt. */
+    do
+        ready = poll(&p, 1, 3000);
+    while (ready < 0 && errno == EINTR);
+    if (ready != 1)
         say_events("these events did not come", events);
 }
 
