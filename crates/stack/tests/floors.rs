@@ -8,7 +8,7 @@ use std::{
 };
 
 /// The modules, the top floor first. ARCHITECTURE.md draws the first six that are folders.
-const ORDER: [&str; 22] = [
+const ORDER: [&str; 23] = [
     "process",
     "socket",
     "host",
@@ -22,6 +22,7 @@ const ORDER: [&str; 22] = [
     "wire",
     "spin",
     "pool",
+    "word_hash",
     "memory_pressure",
     "thread",
     "stderr",
