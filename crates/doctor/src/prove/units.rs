@@ -156,7 +156,9 @@ pub(super) fn of(process: &Process, host_polls: bool, counted: &Deliveries) -> V
                 unit.waited = waiting.receives() || waiting.poll || waiting.uring;
                 unit.spins = waiting.spin.then_some(Spins::Receive);
                 unit.usecs = socket.busy_poll_usecs;
-                unit.on = waiting.uring && process.rings().any(|ring| ring.busy_poll_ns > 0);
+                // A thread may be in a receive call just now, and wait in epoll most of the time.
+                unit.on = waiting.epolls.iter().any(|epoll| is_on(process, *epoll))
+                    || waiting.uring && process.rings().any(|ring| ring.busy_poll_ns > 0);
                 let waits = |wait: &Wait| match wait {
                     Wait::Receive { fd: on, .. } => *on == fd,
                     Wait::Poll { fds } => fds.contains(&fd),
@@ -197,16 +199,19 @@ pub(super) fn of(process: &Process, host_polls: bool, counted: &Deliveries) -> V
     units.into_values().map(|(unit, _)| unit).collect()
 }
 
+/// Whether an epoll instance, or the one through which it is waited for, has busy-poll parameters.
+fn is_on(process: &Process, epoll: RawFd) -> bool {
+    [Some(epoll), process.waited_through(epoll)].into_iter().flatten().any(|epoll| {
+        let params = process.epoll_params(epoll).unwrap_or_default();
+        params.busy_poll_usecs > 0 || params.prefer_busy_poll
+    })
+}
+
 fn epoll_unit(process: &Process, epoll: RawFd, host_polls: bool) -> (Unit, BTreeSet<u32>) {
     let mut unit = Unit::new(process.descriptor(epoll, "epoll"));
-    let params = process.epoll_params(epoll).unwrap_or_default();
-    unit.on = params.busy_poll_usecs > 0 || params.prefer_busy_poll || host_polls;
-    if let Some(outer) = process.waited_through(epoll) {
-        let outer = process.epoll_params(outer).unwrap_or_default();
-        unit.on |= outer.busy_poll_usecs > 0 || outer.prefer_busy_poll;
-        unit.nested = true;
-    }
-    unit.usecs = params.busy_poll_usecs;
+    unit.on = host_polls || is_on(process, epoll);
+    unit.nested = process.waited_through(epoll).is_some();
+    unit.usecs = process.epoll_params(epoll).unwrap_or_default().busy_poll_usecs;
     unit.waited = process.threads.values().any(|thread| thread.waits_in_epoll(epoll));
     unit.spins = process.spins_on_epoll(epoll).then_some(Spins::Epoll);
     let waiters =
