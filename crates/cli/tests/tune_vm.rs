@@ -366,7 +366,7 @@ fn refusals(vm: &Vm) {
         ("apply busy-poll --dev intel0 --confirm 0", &["--confirm"]),
         ("apply busy-poll --dev intel0 --app-cpus 99", &["99"]),
         ("apply /tmp/none.toml --dev intel0", &["/tmp/none.toml"]),
-        ("confirm", &["nothing waits"]),
+        ("confirm", &["nothing to confirm"]),
     ] {
         refused(vm, &format!("busypoll tune {command}"), wanted);
     }

@@ -391,7 +391,7 @@ fn the_verdict_agrees_with_the_counters_in_twenty_random_cases() {
 }
 
 #[test]
-#[ignore = "long: some twenty minutes"]
+#[ignore = "some twenty minutes"]
 fn endurance_the_verdict_agrees_with_the_counters_in_five_hundred_random_cases() {
     needs_root!();
     needs!(program "python3", program "ip", program "ethtool");
