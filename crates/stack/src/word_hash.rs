@@ -31,16 +31,21 @@ impl Hasher for WordHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_ne_bytes(word));
-        }
+        write_words(self, bytes);
     }
 
     #[inline]
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+/// Hashes bytes as words, the last one padded with zeros.
+pub(crate) fn write_words(hasher: &mut impl Hasher, bytes: &[u8]) {
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hasher.write_u64(u64::from_ne_bytes(word));
     }
 }
 

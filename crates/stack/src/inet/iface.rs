@@ -77,7 +77,7 @@ fn mac_of(word: u64) -> MacAddr {
     MacAddr(mac)
 }
 
-/// Who manages an interface's addresses.
+/// Whether this stack or the kernel manages an interface's addresses.
 #[derive(Clone)]
 pub enum Addressing {
     /// This stack, for either family: inet answers ARP, neighbour solicitations and ping for them. With an IPv6

@@ -1,6 +1,9 @@
 //! Unpredictable numbers, all from one seed, so that a test can repeat a run.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::{
+    sync::{AtomicU64, Ordering},
+    word_hash::write_words,
+};
 use siphasher::sip::SipHasher24;
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -107,11 +110,7 @@ impl Hasher for Mix {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_ne_bytes(word));
-        }
+        write_words(self, bytes);
     }
 
     #[inline]
