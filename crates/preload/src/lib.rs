@@ -3,6 +3,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`table`] | the names this library puts in front of the C library's, and the handler of each |
+//! | [`variadic`] | the hooks of functions with variable arguments |
 //! | [`real`] | the way to the C library's own functions |
 //! | [`kernel`] | the kernel plane: Linux's own busy polling, switched on as the program waits |
 //! | [`stack`] | the stack plane: sockets of the chosen interface, run in this process |
@@ -51,6 +52,7 @@ mod signals;
 mod spin_policy;
 mod stack;
 mod table;
+mod variadic;
 
 static LOADED: AtomicBool = AtomicBool::new(false);
 
@@ -66,6 +68,7 @@ extern "C" fn load() {
     LOADED.store(true, Ordering::Relaxed);
     memory::prepare();
     table::resolve_all();
+    variadic::resolve_all();
     report::prepare();
     if let Some(config) = config::get() {
         panics::prepare();

@@ -156,6 +156,10 @@ pub unsafe fn syscall(
                 Some(mask) => hook::epoll_pwait2(a32, b as _, c32, d as _, mask.pointer()).into(),
                 None => by_kernel(),
             },
+            libc::SYS_io_submit => {
+                stack::before_io_submit(b as _, c as _);
+                by_kernel()
+            }
             libc::SYS_io_uring_setup => stack::rings::setup().unwrap_or_else(by_kernel),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => stack::forked_by(by_kernel),

@@ -272,6 +272,20 @@ hooks! {
     freopen: (path: *const libc::c_char, mode: *const libc::c_char, stream: *mut FILE) -> *mut FILE = stack::freopen;
     freopen64: (path: *const libc::c_char, mode: *const libc::c_char, stream: *mut FILE) -> *mut FILE
         = stack::freopen64;
+    fdopen, _IO_fdopen: (fd: c_int, mode: *const libc::c_char) -> *mut FILE = real::fdopen,
+        ours(fd) stack::fdopen;
+    // A `va_list` is passed as a pointer. dprintf: `crate::variadic`.
+    vdprintf: (fd: c_int, format: *const libc::c_char, arguments: *mut c_void) -> c_int = real::vdprintf,
+        ours(fd) stack::vdprintf;
+    __vdprintf_chk: (fd: c_int, flag: c_int, format: *const libc::c_char, arguments: *mut c_void) -> c_int
+        = real::__vdprintf_chk,
+        ours(fd) stack::vdprintf_chk;
+    aio_read, aio_read64: (request: *mut c_void) -> c_int = stack::aio_read;
+    aio_write, aio_write64: (request: *mut c_void) -> c_int = stack::aio_write;
+    lio_listio, lio_listio64: (mode: c_int, requests: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int
+        = stack::lio_listio;
+    // Of libaio; the C library has none.
+    io_submit: (context: *mut c_void, count: c_long, requests: *const *mut c_void) -> c_int = stack::io_submit;
     dup: (fd: c_int) -> c_int = kernel::dup,
         ours(fd) stack::dup;
     dup2, __dup2: (fd: c_int, to: c_int) -> c_int = stack::dup2_other,
@@ -307,6 +321,9 @@ hooks! {
         pid: *mut libc::pid_t, path: *const libc::c_char, actions: *const c_void, attributes: *const c_void,
         argv: Strings, envp: Strings,
     ) -> c_int = process::posix_spawnp;
+    posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, to: c_int) -> c_int
+        = real::posix_spawn_file_actions_adddup2,
+        ours(fd) stack::add_dup2;
     pthread_cancel: (thread: libc::pthread_t) -> c_int = cancel::pthread_cancel;
     sigaction, __sigaction: (signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int
         = signals::sigaction;

@@ -3,7 +3,7 @@
 use super::{
     address, answer, checked, enter, error,
     file::{File, Live},
-    internal_fds, options,
+    internal_fds, libc_io, options,
     sockets::FLAGS,
     wait,
 };
@@ -100,7 +100,9 @@ fn accept_from(
             let file = file.accepted(fd, stream, remote);
             file.set_nonblocking(nonblocking);
             let fd = reserved.take(flags);
-            if fds::set(fd, Ref::new(file)) {
+            let file = Ref::new(file);
+            if fds::set(fd, file.clone()) {
+                libc_io::check_accepted(fd, &file);
                 return Ok((fd, Some(remote)));
             }
             // SAFETY: taken just above.

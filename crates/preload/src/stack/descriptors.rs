@@ -1,7 +1,8 @@
 //! Calls on descriptors: close, dup and the like, fcntl, ioctl.
 
 use super::{
-    answer, enter, file::Live, handover_parent, internal_fds, options, unsupported_options, wait,
+    answer, enter, file::Live, handover_parent, internal_fds, libc_io, options,
+    unsupported_options, wait,
 };
 use crate::{
     errno,
@@ -100,10 +101,13 @@ pub unsafe fn closefrom(first: c_int) {
 
 /// `fd` is a new descriptor of `file`.
 fn copied(fd: c_int, file: &Ref) -> c_int {
-    if fd >= 0
-        && (!file.is_kernel_owned() || file.set().is_some())
-        && let Some(_inside) = Inside::enter()
-    {
+    if fd < 0 {
+        return fd;
+    }
+    libc_io::check_standard(fd, file);
+    if file.is_kernel_owned() && file.set().is_none() {
+        replaced(fd);
+    } else if let Some(_inside) = Inside::enter() {
         fds::set(fd, file.clone());
         for_exec(file);
     }
@@ -149,19 +153,8 @@ pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
         errno::set(libc::EBUSY);
         return -1;
     }
-    // The child passes it to a program that it will execute, perhaps by a call that bypasses our hooks.
-    if (0..=2).contains(&to)
-        && file.inherited().is_some()
-        && let Some(_inside) = Inside::enter()
-    {
-        file.is_ours();
-    }
     // SAFETY: the caller's contract.
-    let copy = unsafe { real::dup3(fd, to, flags) };
-    if copy >= 0 && file.is_kernel_owned() {
-        replaced(to);
-    }
-    copied(copy, &file)
+    copied(unsafe { real::dup3(fd, to, flags) }, &file)
 }
 
 /// dup2(2) of a descriptor that is not a socket of ours.

@@ -7,7 +7,7 @@
 use super::{
     bind_free_port,
     handover_child::{self, Channel, InheritedConnection},
-    host, internal_fds, options, rings, route, sockets,
+    host, internal_fds, libc_io, options, rings, route, sockets,
     unsupported_options::{self, UnsupportedOption},
     wait::{EpollSet, Memberships},
 };
@@ -424,6 +424,7 @@ impl File {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Option<&TcpStream> {
+        libc_io::check_connecting(fd, self);
         let live = self.make(fd, (local, Some(remote)), |host| {
             let bound = local.is_some();
             let companion = companion::<net::TcpStream>(fd);

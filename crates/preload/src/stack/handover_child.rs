@@ -7,7 +7,7 @@
 use super::{
     file::{File, Live, lock},
     handover_parent::{Answer, Message},
-    host, sockets,
+    host, libc_io, sockets,
 };
 use crate::{
     fds::{self, Ref},
@@ -159,8 +159,9 @@ pub fn hand_over_now(file: &File) {
     }
 }
 
-/// Before an exec, after which no code of ours can ask the parent: hands over to the kernel the connections at standard
-/// input, output and error, and those that a child has prepared for the new program.
+/// Before an exec, after which no code of ours can ask the parent: hands over to the kernel the connections of this
+/// process that stay open, and of its parent's those at standard input, output and error, and those that a child has
+/// prepared for the new program.
 pub fn before_exec() {
     if fds::end() == 0 {
         return;
@@ -177,10 +178,8 @@ pub fn before_exec() {
             {
                 hand_over_now(&file);
             }
-            (None, Some(Live::Stream(_))) if is_standard => {
-                // If it cannot be handed over, the program finds it closed.
-                let _ = super::handover_parent::hand_over(&file, fd);
-            }
+            // It would end with the memory of this process.
+            (None, Some(Live::Stream(_))) if stays_open(fd) => libc_io::check_executed(fd, &file),
             _ => {}
         }
     }

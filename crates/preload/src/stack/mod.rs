@@ -23,6 +23,7 @@
 //! | [`rings`] | io_uring: its sockets are the kernel's |
 //! | [`foreign`](self::foreign) | sockets that other processes have made |
 //! | [`stream`](self::stream) | fclose, freopen |
+//! | [`libc_io`](self::libc_io) | fdopen, dprintf, aio: sockets used by calls that bypass the hooks |
 //! | [`scm_rights`](self::scm_rights) | descriptors passed to another process |
 //! | [`address`](self::address) | conversion of socket addresses |
 //!
@@ -44,6 +45,7 @@ mod handover_parent;
 mod host;
 mod internal_fds;
 mod iovec;
+mod libc_io;
 mod options;
 mod receive;
 mod receive_one;
@@ -68,6 +70,10 @@ pub use foreign::{recvmmsg_other, recvmsg_other};
 pub use handover_child::before_exec;
 pub use host::{fork, forked_by, prepare, raw_fork};
 pub use internal_fds::{eventfd, syscall_made, timerfd_create};
+pub use libc_io::{
+    add_dup2, aio_read, aio_write, before_dprintf, before_io_submit, fdopen, io_submit, lio_listio,
+    vdprintf, vdprintf_chk,
+};
 pub use options::{getsockopt, setsockopt};
 pub use receive::{
     preadv2, read, read_chk, readv, recv, recv_chk, recvfrom, recvfrom_chk, recvmmsg, recvmsg,

@@ -3,14 +3,17 @@
 //! activated, as programs try options on sockets that they never use. On an active socket such an option is refused.
 
 use super::{
+    address,
     file::{File, Live, deactivate},
     host, route,
 };
 use crate::{
     fds::{self, Ref},
+    real,
     report::OncePer,
 };
 use libc::c_int;
+use std::{fmt, net::SocketAddr};
 
 // include/uapi/asm-generic/socket.h, linux/tcp.h, linux/in.h, linux/in6.h.
 const SO_BINDTOIFINDEX: c_int = 62;
@@ -55,6 +58,41 @@ pub const RECEIVED: UnsupportedOption =
     UnsupportedOption { level: NOT_AN_OPTION, name: 1, what: "was received from another process" };
 
 const NOT_AN_OPTION: c_int = -2;
+/// Not an option: system calls that bypass the hooks use the socket.
+pub const LIBC_IO: c_int = -3;
+
+impl UnsupportedOption {
+    /// Why it stays with the kernel.
+    pub fn reason_for(self, socket: &'static str) -> Reason {
+        Reason { socket, option: self }
+    }
+}
+
+/// Why a socket, named by its kind, stays with the kernel.
+pub struct Reason {
+    socket: &'static str,
+    option: UnsupportedOption,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reason { socket, option: UnsupportedOption { level, what, .. } } = *self;
+        let device = host::device();
+        match level {
+            NOT_AN_OPTION => {
+                write!(f, "{device}: a {socket} {what}, so other processes may have it")
+            }
+            LIBC_IO => write!(
+                f,
+                "{device}: a {socket} is used {what}, whose system calls do not come to busypoll"
+            ),
+            _ => write!(
+                f,
+                "{device}: a {socket} uses {what}, which busypoll's stack does not support"
+            ),
+        }
+    }
+}
 
 /// The unsupported option that (`level`, `name`) is, and whether `value` sets or clears it.
 pub fn classify(level: c_int, name: c_int, value: &[u8]) -> Option<(UnsupportedOption, bool)> {
@@ -99,14 +137,26 @@ pub fn require(file: &Ref, fd: c_int, option: UnsupportedOption) -> bool {
             file.require(option);
             true
         }
-        Some(Live::Udp(_)) => {
+        Some(Live::Udp(udp)) => {
+            let peer = udp.peer_addr().ok();
             let file = deactivate(file);
+            // The program may have connected it when it was ours.
+            if let Some(peer) = peer.filter(|peer| super::sockets::remote(fd) != Some(*peer)) {
+                connect_companion(&file, fd, peer);
+            }
             file.require(option);
             release_if_required(&file, fd);
             true
         }
         Some(_) => false,
     }
+}
+
+/// Connects the companion of a UDP socket. It cannot fail: our stack had a route.
+fn connect_companion(file: &File, fd: c_int, peer: SocketAddr) {
+    let (name, len) = address::laid_out(peer, file.domain);
+    // SAFETY: a valid address of that length.
+    unsafe { real::connect(fd, (&raw const name).cast(), len) };
 }
 
 /// If `file`, at `fd` and in use, has set an unsupported option, it stays with the kernel from now on.
@@ -120,20 +170,11 @@ pub fn release_if_required(file: &Ref, fd: c_int) {
 /// Whether `file`, which would be activated, stays with the kernel because of an unsupported option.
 pub fn stays_with_kernel(file: &File) -> bool {
     let Some(option) = file.unsupported() else { return false };
-    let (device, what, once) = (host::device(), option.what, REPORTED.of(option.what));
-    let then = "it stays with the kernel";
-    match option.level {
-        NOT_AN_OPTION => host::report_not_accelerated(
-            once,
-            format_args!("{device}: a socket {what}, so other processes may have it"),
-            then,
-        ),
-        _ => host::report_not_accelerated(
-            once,
-            format_args!("{device}: a socket uses {what}, which busypoll's stack does not support"),
-            then,
-        ),
-    }
+    host::report_not_accelerated(
+        REPORTED.of(option.what),
+        format_args!("{}", option.reason_for("socket")),
+        "it stays with the kernel",
+    );
     file.set_kernel_owned();
     true
 }

@@ -13,7 +13,7 @@ use crate::{
     host::PortReservation,
     inet::{
         self,
-        tcp::{Flow, Ready, TcpBound},
+        tcp::{Flow, Ready, TcpBound, connection::State},
     },
     napi::{self, Context, KernelFds, NapiId, Pass, PolledBy, Waiter},
     signal,
@@ -312,6 +312,11 @@ impl TcpStream {
             Some(flow) if is_connected(&flow) => Ok(flow.remote()),
             _ => Err(errno(libc::ENOTCONN)),
         }
+    }
+
+    /// The address that it is connecting to, until it is connected.
+    pub fn connecting_to(&self) -> Option<SocketAddr> {
+        self.0.connection().filter(|flow| flow.state() == State::SynSent).map(|flow| flow.remote())
     }
 
     /// Ends receiving, sending, or both: the peer reads all that was written, then the end. A connection in SYN_SENT is

@@ -1,0 +1,147 @@
+//! Hooks of C functions with variable arguments, which cannot be passed on from Rust: each first calls a function of
+//! ours with the descriptor, and then jumps to the real function with all registers as they were.
+
+use crate::{panics, real::Slot, stack};
+use libc::{c_int, c_void};
+
+static DPRINTF: Slot = Slot::new("dprintf\0");
+static DPRINTF_CHK: Slot = Slot::new("__dprintf_chk\0");
+
+/// Finds the real functions at load time.
+pub fn resolve_all() {
+    DPRINTF.address();
+    DPRINTF_CHK.address();
+}
+
+extern "C" fn absent() -> c_int {
+    crate::real::absent()
+}
+
+/// Returns the function to jump to.
+fn before(fd: c_int, function: &Slot) -> *const c_void {
+    if crate::fds::end() > 0 {
+        panics::run(|| stack::before_dprintf(fd));
+    }
+    function.address().map_or(absent as *const c_void, <*mut c_void>::cast_const)
+}
+
+extern "C-unwind" fn before_dprintf(fd: c_int) -> *const c_void {
+    before(fd, &DPRINTF)
+}
+
+extern "C-unwind" fn before_dprintf_chk(fd: c_int) -> *const c_void {
+    before(fd, &DPRINTF_CHK)
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! hook {
+    ($name:ident, $before:path) => {
+        /// The hook of this name.
+        ///
+        /// # Safety
+        /// That of the C function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                "sub rsp, 184",
+                ".cfi_adjust_cfa_offset 184",
+                "mov [rsp], rdi",
+                "mov [rsp + 8], rsi",
+                "mov [rsp + 16], rdx",
+                "mov [rsp + 24], rcx",
+                "mov [rsp + 32], r8",
+                "mov [rsp + 40], r9",
+                "mov [rsp + 48], rax",
+                "movups [rsp + 56], xmm0",
+                "movups [rsp + 72], xmm1",
+                "movups [rsp + 88], xmm2",
+                "movups [rsp + 104], xmm3",
+                "movups [rsp + 120], xmm4",
+                "movups [rsp + 136], xmm5",
+                "movups [rsp + 152], xmm6",
+                "movups [rsp + 168], xmm7",
+                "call {before}",
+                "mov r11, rax",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp + 8]",
+                "mov rdx, [rsp + 16]",
+                "mov rcx, [rsp + 24]",
+                "mov r8, [rsp + 32]",
+                "mov r9, [rsp + 40]",
+                "mov rax, [rsp + 48]",
+                "movups xmm0, [rsp + 56]",
+                "movups xmm1, [rsp + 72]",
+                "movups xmm2, [rsp + 88]",
+                "movups xmm3, [rsp + 104]",
+                "movups xmm4, [rsp + 120]",
+                "movups xmm5, [rsp + 136]",
+                "movups xmm6, [rsp + 152]",
+                "movups xmm7, [rsp + 168]",
+                "add rsp, 184",
+                ".cfi_adjust_cfa_offset -184",
+                "jmp r11",
+                ".cfi_endproc",
+                before = sym $before,
+            );
+        }
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! hook {
+    ($name:ident, $before:path) => {
+        /// The hook of this name.
+        ///
+        /// # Safety
+        /// That of the C function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-224]!",
+                ".cfi_def_cfa_offset 224",
+                ".cfi_offset w30, -216",
+                ".cfi_offset w29, -224",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "str x8, [sp, #80]",
+                "stp q0, q1, [sp, #96]",
+                "stp q2, q3, [sp, #128]",
+                "stp q4, q5, [sp, #160]",
+                "stp q6, q7, [sp, #192]",
+                "bl {before}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x6, x7, [sp, #64]",
+                "ldr x8, [sp, #80]",
+                "ldp q0, q1, [sp, #96]",
+                "ldp q2, q3, [sp, #128]",
+                "ldp q4, q5, [sp, #160]",
+                "ldp q6, q7, [sp, #192]",
+                "ldp x29, x30, [sp], #224",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_restore w30",
+                ".cfi_restore w29",
+                "br x16",
+                ".cfi_endproc",
+                before = sym $before,
+            );
+        }
+    };
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod exported {
+    use super::{before_dprintf, before_dprintf_chk};
+
+    hook!(dprintf, before_dprintf);
+    hook!(__dprintf_chk, before_dprintf_chk);
+}
