@@ -2,7 +2,8 @@
  *
  *   late PEER woken_when_activated|recv_before_bind|poll_before_bind|removed_while_activated|inherited|
  *             reserved_number|blocking_in_a_child|passed_over_exec|inherited_after_wait|shared_by_three|
- *             connected_in_a_child|cancelled_in_epoll|reported_once|reported_to_all
+ *             connected_in_a_child|cancelled_in_epoll|reported_once|reported_to_all|another_kind_added|
+ *             listener_shut_down
  *
  * PEER echoes datagrams and bytes on port 7, as for `mixed.c`. */
 #define _GNU_SOURCE
@@ -555,6 +556,77 @@ static void cancelled_in_epoll(void)
     pthread_join(threads[0], NULL);
 }
 
+static int added;
+
+static void *add_later(void *unused)
+{
+    usleep(200000);
+    control(watched, EPOLL_CTL_ADD, added, 7);
+    return unused;
+}
+
+/* While threads wait in an instance with nothing but sockets, a descriptor of another kind is added. */
+static void another_kind_added(void)
+{
+    for (int how = 0; how < 3; how++) {
+        struct epoll_event event = {0};
+        struct pollfd one = {.events = POLLIN};
+        fd_set set;
+        pthread_t thread;
+        int n = 0, listener = listening(7040 + how);
+        one.fd = watched = epoll_create1(0);
+        added = eventfd(1, 0);
+        control(watched, EPOLL_CTL_ADD, listener, 1);
+        /* This activates the listener. */
+        epoll_wait(watched, &event, 1, 10);
+        pthread_create(&thread, NULL, add_later, NULL);
+        FD_ZERO(&set);
+        FD_SET(watched, &set);
+        if (how == 1)
+            poll(&one, 1, LONG * 1000);
+        if (how == 2)
+            select(watched + 1, &set, NULL, NULL, NULL);
+        n = epoll_wait(watched, &event, 1, how ? 0 : LONG * 1000);
+        printf("%d event, data %d\n", n, (int)event.data.u64);
+        pthread_join(thread, NULL);
+    }
+}
+
+static int shut_how;
+
+static void *shut_down_later(void *listener)
+{
+    usleep(200000);
+    printf("shutdown %d\n", shutdown((int)(long)listener, shut_how));
+    return NULL;
+}
+
+/* While a thread waits for a listener, another one shuts it down. */
+static void listener_shut_down(void)
+{
+    for (int how = 0; how < 6; how++) {
+        int listener = listening(7050 + how), flags[] = {0, EPOLLET, EPOLLONESHOT};
+        struct epoll_event event = {.events = EPOLLIN | flags[how / 2]};
+        pthread_t thread;
+        watched = epoll_create1(0);
+        epoll_ctl(watched, EPOLL_CTL_ADD, listener, &event);
+        epoll_wait(watched, &event, 1, 10);
+        shut_how = how % 2 ? SHUT_RDWR : SHUT_RD;
+        pthread_create(&thread, NULL, shut_down_later, (void *)(long)listener);
+        for (int i = 0; i < 3; i++) {
+            event.events = 0;
+            int n = epoll_wait(watched, &event, 1, i ? 300 : LONG * 1000);
+            if (!i)
+                pthread_join(thread, NULL);
+            printf("%d event, %#x\n", n, event.events);
+        }
+        printf("accept %d\n", accept(listener, NULL, NULL));
+        /* It may listen again. */
+        printf("listen %d\n", listen(listener, 5));
+        close(listener);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
@@ -587,6 +659,10 @@ int main(int argc, char **argv)
         reported_once();
     else if (!strcmp(argv[2], "reported_to_all"))
         reported_to_all(argv[0]);
+    else if (!strcmp(argv[2], "another_kind_added"))
+        another_kind_added();
+    else if (!strcmp(argv[2], "listener_shut_down"))
+        listener_shut_down();
     else if (!strcmp(argv[2], "reports"))
         report(atoi(argv[3]), atoi(argv[1]));
     else if (!strcmp(argv[2], "accepts"))

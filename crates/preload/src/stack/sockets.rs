@@ -482,13 +482,15 @@ pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
         }
         Some(Live::Udp(udp)) => answer(udp.shutdown(direction).map(|()| 0)),
         live => {
-            // Before the companion, whose hang-up would be taken for a connection.
             if let (Some(Live::Listener(listener)), false) = (live, how == libc::SHUT_WR) {
+                // In epoll sets the companion takes its place, and reports the hang-up.
+                deactivate(&file);
+                // Before the companion's hang-up, which would be taken for a connection.
                 listener.stop();
             }
             let result = by_kernel();
             // `inet_shutdown`: it stops listening.
-            if result == 0 && file.backlog() >= 0 && how != libc::SHUT_WR {
+            if result == 0 && live.is_none() && file.backlog() >= 0 && how != libc::SHUT_WR {
                 disconnect(&file, fd);
             }
             result

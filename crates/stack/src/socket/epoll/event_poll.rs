@@ -39,6 +39,8 @@ pub(super) struct EventPoll {
     /// The watchers of the set itself: the sets that it is a member of.
     outer: Mutex<WaitQueue>,
     has_outer: AtomicBool,
+    /// How often [`end_waits`](EventPoll::end_waits) was called.
+    epoch: AtomicU32,
     closed: AtomicBool,
     pub(super) usecs: AtomicU32,
     pub(super) budget: AtomicU32,
@@ -208,6 +210,19 @@ impl EventPoll {
             ready.sleepers.push_back(waiter.clone());
         }
         empty
+    }
+
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Ends the waits of all threads.
+    pub(super) fn end_waits(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        let mut wake = WakeList::default();
+        // A thread that is not in the list yet sees the epoch, by this lock.
+        lock(&self.ready).sleepers.drain(..).for_each(|sleeper| wake.push(sleeper));
+        wake.wake_all();
     }
 
     pub(super) fn finish_wait(&self, waiter: &Arc<Waiter>) {

@@ -93,7 +93,7 @@ impl Epoll {
     /// watcher may be notified of events that the source itself does not see.
     ///
     /// # Errors
-    /// EEXIST if it is a member under that tag.
+    /// EEXIST if it is a member under that tag; ENOMEM.
     pub fn add_source(
         &self,
         source: &Arc<dyn Source>,
@@ -107,6 +107,7 @@ impl Epoll {
         if items.get(&key).is_some_and(|known| known.source.strong_count() > 0) {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
+        items.try_reserve(1).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         items.insert(key, item.clone());
         drop(items);
         source.watch(item.clone());
@@ -251,19 +252,44 @@ impl Epoll {
         timeout: Option<Duration>,
         kernel_fds: &mut KernelFds,
     ) -> io::Result<bool> {
+        self.wait_since(self.epoch(), timeout, kernel_fds)
+    }
+
+    /// The number of [`end_waits`](Epoll::end_waits) so far.
+    pub fn epoch(&self) -> u32 {
+        self.set.epoch()
+    }
+
+    /// Ends the waits of all threads, for a caller that has more descriptors of the kernel's to wait for.
+    pub fn end_waits(&self) {
+        self.set.end_waits();
+    }
+
+    /// As [`wait_with_kernel_fds`](Epoll::wait_with_kernel_fds), and returns true if [`end_waits`](Epoll::end_waits)
+    /// was called since `epoch` was read.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_since(
+        &self,
+        epoch: u32,
+        timeout: Option<Duration>,
+        kernel_fds: &mut KernelFds,
+    ) -> io::Result<bool> {
         let deadline = timeout.map(|timeout| time::now() + timeout);
         let nonblocking = timeout == Some(Duration::ZERO);
         let turn = SpinTurn::begin(if nonblocking { Duration::ZERO } else { self.span() });
         loop {
-            if turn.may_poll() && self.busy_poll(deadline, kernel_fds) || self.set.is_ready() {
+            if turn.may_poll() && self.busy_poll(epoch, deadline, kernel_fds) || self.set.is_ready()
+            {
                 return Ok(true);
             }
             if nonblocking {
                 return Ok(false);
             }
             let left = deadline.map(|deadline| deadline - time::now());
-            match self.sleep(left, kernel_fds)? {
-                _ if self.set.is_ready() => return Ok(true),
+            match self.sleep(epoch, left, kernel_fds)? {
+                _ if self.set.is_ready() || self.epoch() != epoch => return Ok(true),
                 Wake::KernelFds => return Ok(true),
                 Wake::Timeout => return Ok(false),
                 Wake::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
@@ -285,8 +311,13 @@ impl Epoll {
         Duration::from_micros(micros.into())
     }
 
-    /// True if one of `kernel_fds` is ready.
-    fn busy_poll(&self, deadline: Option<time::Instant>, kernel_fds: &mut KernelFds) -> bool {
+    /// True if one of `kernel_fds` is ready, or there may be more of them.
+    fn busy_poll(
+        &self,
+        epoch: u32,
+        deadline: Option<time::Instant>,
+        kernel_fds: &mut KernelFds,
+    ) -> bool {
         let (params, span) = (self.params(), self.span());
         if span.is_zero() && !params.prefer_busy_poll {
             return false;
@@ -314,29 +345,39 @@ impl Epoll {
             };
             // Members added during the loop may bring new queues: then start over with those.
             let mut changed = false;
+            let is_over = || self.epoch() != epoch;
             let busy = busy_loop(&contexts, &limits, &mut poller, |now, _| {
                 self.set.is_ready()
                     || kernel.is_due(now) && {
                         changed = !Arc::ptr_eq(&contexts, &self.set.contexts());
-                        changed || kernel.check()
+                        changed || is_over() || kernel.check()
                     }
             });
             if busy == BusyLoopEnd::Gone {
                 self.set.forget_gone_contexts();
             }
             if !changed {
-                return kernel.has_found();
+                return is_over() || kernel.has_found();
             }
         }
     }
 
-    fn sleep(&self, timeout: Option<Duration>, kernel_fds: &mut KernelFds) -> io::Result<Wake> {
+    fn sleep(
+        &self,
+        epoch: u32,
+        timeout: Option<Duration>,
+        kernel_fds: &mut KernelFds,
+    ) -> io::Result<Wake> {
         let waiter = Waiter::of_this_thread()?;
         waiter.start();
         if signal::has_deferred_signal() {
             return Ok(Wake::Interrupted);
         }
         if !self.set.prepare_to_wait(&waiter) {
+            return Ok(Wake::Woken);
+        }
+        if self.epoch() != epoch {
+            self.set.finish_wait(&waiter);
             return Ok(Wake::Woken);
         }
         let wake = napi::sleep_for(&self.set.contexts(), &waiter, timeout, kernel_fds);

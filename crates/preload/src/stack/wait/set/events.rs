@@ -80,27 +80,34 @@ impl EpollSet {
         let nothing = ManuallyDrop::new(KernelFds::none());
         let mut kernel_fds = ManuallyDrop::into_inner(KERNEL_FDS.replace(nothing));
         kernel_fds.clear();
+        let epoch = self.ours.epoch();
         self.add_kernel_fds(epoll, &mut kernel_fds);
-        let result = self.ours.wait_with_kernel_fds(timeout, &mut kernel_fds);
+        let result = self.ours.wait_since(epoch, timeout, &mut kernel_fds);
         internal_fds::watch_thread_end();
         drop(ManuallyDrop::into_inner(KERNEL_FDS.replace(ManuallyDrop::new(kernel_fds))));
         result.map(drop)
     }
 
     /// Adds to `kernel_fds` the descriptors that report events of the kernel's half; `epoll` is one of the program's.
-    pub fn add_kernel_fds(&self, epoll: c_int, kernel_fds: &mut KernelFds) {
+    fn add_kernel_fds(&self, epoll: c_int, kernel_fds: &mut KernelFds) {
         if self.has_kernel_members.load(Ordering::Acquire) {
             kernel_fds.push(epoll, libc::POLLIN);
         }
+        self.add_nested_notify(kernel_fds);
+    }
+
+    fn add_nested_notify(&self, kernel_fds: &mut KernelFds) {
         if let Some(nested_notify) = self.nested_notify.fd() {
             kernel_fds.push(nested_notify, libc::POLLIN);
         }
     }
 
-    /// As [`add_kernel_fds`](EpollSet::add_kernel_fds), by our own descriptor.
+    /// As [`add_kernel_fds`](EpollSet::add_kernel_fds), by our own descriptor, for a thread that does not look again
+    /// when the kernel's half gets its first member.
     pub fn add_own_kernel_fds(&self, kernel_fds: &mut KernelFds) {
         if let Some(kernel) = self.kernel() {
-            self.add_kernel_fds(kernel, kernel_fds);
+            kernel_fds.push(kernel, libc::POLLIN);
+            self.add_nested_notify(kernel_fds);
         }
     }
 }

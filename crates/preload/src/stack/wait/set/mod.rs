@@ -179,9 +179,13 @@ impl EpollSet {
         self.is_mixed.load(Ordering::Acquire)
     }
 
-    /// The kernel's half has a member from now on.
+    /// The kernel's half has a member from now on: threads that wait in our half alone begin anew, with both.
     pub fn has_kernel_members(&self) {
-        self.has_kernel_members.store(true, Ordering::Release);
+        if !self.has_kernel_members.load(Ordering::Acquire)
+            && !self.has_kernel_members.swap(true, Ordering::AcqRel)
+        {
+            self.ours.end_waits();
+        }
     }
 
     /// Makes our own descriptor of the kernel's instance from `by`, one of the program's.
