@@ -6,8 +6,11 @@ mod echo;
 mod support;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use echo::*;
@@ -53,13 +56,16 @@ fn sockets_that_another_process_has_made_work_and_are_reported() {
         ("inherited-udp", "inherited over exec"),
         ("received-listener", "received from another process"),
         ("received-udp", "received from another process"),
+        ("inherited-connection", "inherited over exec"),
+        ("received-connection", "received from another process"),
     ] {
         let mut command = with_socket(&lab.server, how, &STACK);
         let stderr = to_file(&mut command);
         let server = Running::start(&mut command);
-        match how.ends_with("udp") {
-            true => exchange_udp(&lab, 7000, 3),
-            false => (0..3).for_each(|_| Client::connect(&lab, 7000).exchange(3)),
+        match how {
+            _ if how.ends_with("udp") => exchange_udp(&lab, 7000, 3),
+            _ if how.ends_with("connection") => Client::connect(&lab, 7000).exchange(3),
+            _ => (0..3).for_each(|_| Client::connect(&lab, 7000).exchange(3)),
         }
         server.end();
         is_reported(&stderr, why);
@@ -134,6 +140,46 @@ fn a_listener_of_mptcp_works_and_is_reported() {
         }
         is_reported(&stderr, "MPTCP");
     }
+}
+
+#[test]
+fn a_connection_by_mptcp_works_and_is_reported() {
+    needs_root!();
+    needs!(program "python3");
+    let enabled = fs::read_to_string("/proc/sys/net/mptcp/enabled");
+    if !enabled.is_ok_and(|enabled| enabled.trim() == "1") {
+        return busypoll_lab::needs::skipped(module_path!(), "MPTCP in the kernel");
+    }
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let peer = lab.client.enter(|| TcpListener::bind((lab.client.ipv4(), 7000))).unwrap().unwrap();
+    thread::spawn(move || {
+        for mut stream in peer.incoming().flatten() {
+            let mut bytes = [0; 5];
+            let _ = stream.read_exact(&mut bytes).and_then(|()| stream.write_all(&bytes));
+        }
+    });
+    let connects = |run: &[&str]| {
+        let mut command = lab.server.command(BUSYPOLL);
+        command.args(run).arg("python3").arg(source("foreign.py"));
+        command.args(["mptcp-connect", &lab.client.ipv4().to_string(), "7000"]).output().unwrap()
+    };
+    let output = connects(&STACK);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(text(&output), "b'hello'\n", "{output:?}");
+    assert!(said.lines().count() == 1 && said.contains("MPTCP"), "{said}");
+    fails_with(&connects(&STRICT), &["MPTCP", "--strict"]);
+}
+
+#[test]
+fn with_strict_nothing_starts_without_the_right_to_open_queues() {
+    needs_root!();
+    needs!(program "setpriv");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut command = lab.server.command("setpriv");
+    command.args(["--bounding-set=-net_raw", BUSYPOLL]).args(STRICT).args(["echo", "started"]);
+    fails_with(&command.output().unwrap(), &["CAP_NET_RAW"]);
 }
 
 #[test]

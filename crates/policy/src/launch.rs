@@ -98,6 +98,8 @@ pub struct Launch {
     /// The path of the `busypoll` command, which starts children that the library cannot be preloaded into. None if it
     /// is not needed, as the program's supervisor handles such children.
     pub command: Option<String>,
+    /// The PID of the program that the run began with. What it inherits was made outside the run.
+    pub first: Option<u32>,
 }
 
 /// The first field: a library of another version ignores the rest.
@@ -133,6 +135,9 @@ impl Launch {
             if let Some(value) = value {
                 put(name, value);
             }
+        }
+        if let Some(first) = self.first {
+            put("first", &first.to_string());
         }
         put("profile", self.profile.word());
         for (name, on) in [("strict", self.strict), ("bypass_firewall", self.bypass_firewall)] {
@@ -183,6 +188,15 @@ impl Launch {
         Ok(launch)
     }
 
+    /// Overwrites the PID of the first program in a text for the variable: what that program executes in its place
+    /// inherits from the run.
+    pub fn clear_first(text: &mut [u8]) {
+        const FIELD: &[u8] = b";first=";
+        let Some(at) = text.windows(FIELD.len()).position(|part| part == FIELD) else { return };
+        let digits = text.iter_mut().skip(at + FIELD.len());
+        digits.take_while(|byte| byte.is_ascii_digit()).for_each(|digit| *digit = b'0');
+    }
+
     /// Reads this process's [`Launch::ENV`]; `None` if it has none.
     #[must_use]
     pub fn of_this_process() -> Option<Result<Self, String>> {
@@ -201,6 +215,10 @@ impl Launch {
             "guard" => self.guard = Some(value.to_owned()),
             "shared" => self.shared = Some(value.to_owned()),
             "command" => self.command = Some(value.to_owned()),
+            "first" => match value.parse() {
+                Ok(first) => self.first = Some(first),
+                Err(_) => return Some(Err(format!("'{value}' is no number"))),
+            },
             "profile" => match Profile::parse(value) {
                 Ok(profile) => self.profile = profile,
                 Err(why) => return Some(Err(why)),

@@ -66,9 +66,9 @@ fn launch() -> impl Strategy<Value = Launch> {
         },
     );
     let name = || option::of("[^\0]{1,12}");
-    let names = (name(), name(), name());
+    let names = (name(), name(), name(), option::of(any::<u32>()));
     (policy, name(), any::<bool>(), any::<bool>(), any::<bool>(), names).prop_map(
-        |(policy, dev, latency, strict, bypass_firewall, (guard, shared, command))| Launch {
+        |(policy, dev, latency, strict, bypass_firewall, (guard, shared, command, first))| Launch {
             policy,
             dev,
             profile: if latency { Profile::Latency } else { Profile::Safe },
@@ -77,6 +77,7 @@ fn launch() -> impl Strategy<Value = Launch> {
             guard,
             shared,
             command,
+            first,
         },
     )
 }
@@ -86,7 +87,14 @@ proptest! {
     fn settings_survive_the_environment_form(launch in launch()) {
         let text = launch.to_env();
         prop_assert!(text.bytes().all(|b| (0x21..0x7f).contains(&b)), "{}", text);
-        prop_assert_eq!(Launch::from_env(&text), Ok(launch));
+        prop_assert_eq!(Launch::from_env(&text), Ok(launch.clone()));
+        let mut cleared = text.into_bytes();
+        Launch::clear_first(&mut cleared);
+        let first = launch.first.map(|_| 0);
+        prop_assert_eq!(
+            Launch::from_env(&String::from_utf8(cleared).unwrap()),
+            Ok(Launch { first, ..launch })
+        );
     }
 
     #[test]

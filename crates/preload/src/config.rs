@@ -4,8 +4,8 @@ use std::ffi::{CStr, OsStr};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{ptr, slice};
 
 use busypoll_policy::{Launch, Names, Plane, Protocol, Settings};
 
@@ -15,7 +15,7 @@ use crate::report::Once;
 pub struct Config {
     /// The launch as the launcher resolved it, with the rules that can match this program.
     pub launch: Launch,
-    /// The variable's text: children must find it unchanged.
+    /// The variable's text for children.
     pub text: &'static CStr,
     /// The names by which the policy knows this program.
     pub program: Names,
@@ -51,6 +51,11 @@ impl Config {
         let both = a.joined(*b, Plane::Kernel);
         let longer = || if b.kernel_micros() > a.kernel_micros() { other } else { one };
         self.settings.iter().position(|s| *s == both).unwrap_or_else(longer)
+    }
+
+    /// Whether this is the program that the run began with.
+    pub fn is_first(&self) -> bool {
+        self.launch.first == Some(std::process::id())
     }
 
     /// Whether any socket of this program may be on the stack plane.
@@ -101,15 +106,21 @@ fn read() -> Option<Config> {
         return None;
     }
     // SAFETY: getenv returned a C string.
-    let text: &'static CStr =
-        Box::leak(unsafe { CStr::from_ptr(text) }.to_owned().into_boxed_c_str());
-    let launch = match text.to_str().map_err(|e| e.to_string()).and_then(Launch::from_env) {
+    let variable = unsafe { CStr::from_ptr(text) };
+    let launch = match variable.to_str().map_err(|e| e.to_string()).and_then(Launch::from_env) {
         Ok(launch) => launch,
         Err(why) => {
             BAD.report(format_args!("BUSYPOLL_RUN: {why}: this program runs without busy polling"));
             return None;
         }
     };
+    let len = variable.count_bytes();
+    // SAFETY: the kernel has put the environment above the program's stack, which is writable. As above: no other
+    // thread uses it.
+    Launch::clear_first(unsafe { slice::from_raw_parts_mut(text.cast(), len) });
+    // SAFETY: as above.
+    let text: &'static CStr =
+        Box::leak(unsafe { CStr::from_ptr(text) }.to_owned().into_boxed_c_str());
     let program = names();
     let launch = Launch { policy: launch.policy.narrowed_to(&program), ..launch };
     let policy = &launch.policy;

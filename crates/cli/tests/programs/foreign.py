@@ -2,19 +2,25 @@
 
 foreign.py HOW PORT COMMAND...   outside: makes a socket, and runs COMMAND, the program under busypoll, with it
 foreign.py use HOW FD            inside: uses it: serves as a name of HOW says
+foreign.py mptcp PORT            a listener of MPTCP
+foreign.py mptcp-connect ADDRESS PORT
 """
 import array, os, socket, sys
 
-def plain(kind):
+def plain(how):
+    kind = socket.SOCK_DGRAM if how.endswith("udp") else socket.SOCK_STREAM
     one = socket.socket(socket.AF_INET, kind)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     one.bind(("", int(sys.argv[2])))
     if kind == socket.SOCK_STREAM:
         one.listen(8)
+    if how.endswith("connection"):
+        print("ready", flush=True)
+        return one.accept()[0]
     return one
 
 def outside(how):
-    one = plain(socket.SOCK_DGRAM if how.endswith("udp") else socket.SOCK_STREAM)
+    one = plain(how)
     if how.startswith("received"):
         ours, theirs = socket.socketpair()
         ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [one.fileno()]))])
@@ -66,6 +72,8 @@ def inside(how, fd):
         while True:
             data, peer = one.recvfrom(2048)
             one.sendto(data, peer)
+    elif how.endswith("connection"):
+        echo(socket.socket(fileno=received(fd) if how.startswith("received") else fd))
     else:
         serve(socket.socket(fileno=received(fd) if how.startswith("received") else fd))
 
@@ -77,6 +85,11 @@ elif sys.argv[1] == "mptcp":
     one.bind(("", int(sys.argv[2])))
     one.listen(8)
     serve(one)
+elif sys.argv[1] == "mptcp-connect":
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as one:
+        one.connect((sys.argv[2], int(sys.argv[3])))
+        one.sendall(b"hello")
+        print(one.recv(5))
 elif sys.argv[1] == "socket-activate":
     serve(socket.socket(fileno=3))
 else:

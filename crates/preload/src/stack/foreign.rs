@@ -75,8 +75,11 @@ fn enter(fd: c_int, why: UnsupportedOption) {
         (Some(local), Some(remote)) => route::leads_to(remote, local.ip()),
         _ => true,
     };
-    // The process that hands a connection over for an exec reports that itself.
-    let is_handed_over = why == INHERITED && protocol == Protocol::Tcp && remote.is_some();
+    // The process of the run that hands a connection over for an exec reports that itself.
+    let is_handed_over = why == INHERITED
+        && protocol == Protocol::Tcp
+        && remote.is_some()
+        && !config::get().is_some_and(Config::is_first);
     if is_handed_over || !leads || !file.is_for_stack(local, remote) {
         return;
     }

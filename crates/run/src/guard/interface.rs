@@ -55,6 +55,11 @@ impl Interface {
         Ok(self.held.insert(held))
     }
 
+    /// Takes the interface, and checks that it could be granted to a process.
+    pub(super) fn check(&mut self) -> Result<(), Refusal> {
+        self.take()?.grant().map_err(Refusal::System).map(drop)
+    }
+
     /// The interface, while it is held.
     pub(super) fn held(&self) -> Option<&Attachment> {
         self.held.as_ref()

@@ -61,7 +61,7 @@ pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
         daemonize::close_all_but(&[listener.as_fd(), program.as_fd(), answer.as_fd()]);
         daemonize::close_stderr();
         let mut guard = Guard { listener, secret, program, interface, address: run };
-        let refusal = if strict { guard.interface.take().err() } else { None };
+        let refusal = if strict { guard.interface.check().err() } else { None };
         let refused = refusal.map_or_else(String::new, |why| why.to_string());
         // If the launcher is gone, nothing reads the answer.
         let _ = File::from(answer).write_all(refused.as_bytes());

@@ -44,6 +44,7 @@ pub fn execute(
         })?;
     }
     launch.shared = shared::prepare();
+    launch.first = Some(std::process::id());
 
     let mut preload = library.into_os_string();
     if let Some(theirs) = env::var_os("LD_PRELOAD").filter(|theirs| !theirs.is_empty()) {
