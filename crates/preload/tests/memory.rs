@@ -180,3 +180,38 @@ fn a_child_forked_during_traffic_can_allocate() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+/// In a child, as the limit is the process's.
+#[test]
+fn without_memory_of_the_kernel_the_reserve_and_then_larger_blocks_serve() {
+    const RESERVE: usize = 8 << 20;
+    // SAFETY: the child allocates, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        memory::prepare();
+        let mut kept = Vec::with_capacity(2 * RESERVE / 1024);
+        let larger: Vec<_> = (0..4000).map(|_| Block::new(2000, 8, 1)).collect();
+        let freed_later = thread::spawn(move || {
+            thread::sleep(std::time::Duration::from_millis(100));
+            drop(larger);
+        });
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a valid limit.
+        unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const none) };
+        let was_short = memory::is_short();
+        let large = Block::new(3 << 20, 8, 2);
+        // More than the reserve and the rest of the last chunk: the last ones wait for the thread above.
+        kept.extend((0..(RESERVE + (3 << 19)) / 1024).map(|_| Block::new(1000, 8, 3)));
+        let is_good = !was_short
+            && memory::is_short()
+            && large.is_whole(3 << 20)
+            && kept.iter().all(|block| block.is_whole(1000))
+            && freed_later.join().is_ok();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!is_good)) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}

@@ -10,8 +10,11 @@
 //! in a handler that has interrupted the allocator itself, and in a child of any kind of fork. Limited to 16,384
 //! chunks. Blocks stay in their class: the process keeps, for each class, the most that was ever in use at once.
 //!
-//! When the kernel gives no more memory, a reserve of two chunks serves allocations that cannot fail any more. `scarce`
-//! reports this to callers that can refuse work.
+//! When the kernel gives no more memory, a reserve of eight chunks, and of one large mapping, serves allocations that
+//! cannot fail any more, and callers that can refuse work do so ([`is_short`]). When the reserve is used up,
+//! a block is taken from a larger class; if no class has one, the thread waits for memory, as the kernel does where an
+//! allocation cannot fail (`__GFP_NOFAIL`). A large allocation fails instead: what can grow beyond a block is reserved
+//! first (`try_reserve`).
 
 mod free_list;
 
@@ -19,6 +22,8 @@ use std::{
     alloc::{GlobalAlloc, Layout},
     ptr,
     sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    thread,
+    time::Duration,
 };
 
 use busypoll_stack::memory_pressure::{self, Level};
@@ -60,7 +65,17 @@ static CUT: AtomicU64 = AtomicU64::new(NOWHERE);
 const NOWHERE: u64 = GRAINS << 32;
 
 /// Chunks for when the kernel gives no memory.
-static RESERVE: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+static RESERVE: [AtomicPtr<u8>; 8] = [const { AtomicPtr::new(ptr::null_mut()) }; 8];
+
+/// With fewer chunks left in the reserve, nothing is begun that needs memory.
+const KEPT: usize = 4;
+
+/// A mapping for one large allocation.
+static LARGE_RESERVE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+const LARGE: usize = 4 << 20;
+
+/// How often a thread looks for memory when there is none.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 #[repr(align(64))]
 struct Shard([FreeList; CLASSES]);
@@ -85,30 +100,28 @@ pub(crate) fn is_short() -> bool {
 /// Fills the reserve, if there is memory again; returns how scarce memory is then.
 #[cold]
 fn refill() -> Level {
-    #[cfg(debug_assertions)]
-    {
-        failing::count();
-        if failing::now() {
-            return Level::Short;
-        }
-    }
-    let full = RESERVE.iter().all(|slot| {
+    let fill = |slot: &AtomicPtr<u8>, len| {
         if !slot.load(Ordering::Relaxed).is_null() {
             return true;
         }
-        let Some(chunk) = map_aligned(CHUNK, CHUNK) else { return false };
+        let Some(chunk) = map_aligned(len, CHUNK) else { return false };
         if slot
             .compare_exchange(ptr::null_mut(), chunk, Ordering::Release, Ordering::Relaxed)
             .is_err()
         {
-            unmap(chunk, CHUNK);
+            unmap(chunk, len);
         }
         true
-    });
-    let is_empty = || RESERVE.iter().all(|slot| slot.load(Ordering::Relaxed).is_null());
+    };
+    let full = RESERVE.iter().all(|slot| fill(slot, CHUNK)) && fill(&LARGE_RESERVE, LARGE);
+    #[cfg(debug_assertions)]
+    failing::count();
+    #[cfg(debug_assertions)]
+    let full = full && !failing::now();
+    let left = || RESERVE.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count();
     let level = match full {
         true => Level::Plenty,
-        false if is_empty() => Level::Out,
+        false if left() < KEPT => Level::Out,
         false => Level::Short,
     };
     memory_pressure::set(level);
@@ -189,18 +202,38 @@ fn allocate(class: usize) -> *mut u8 {
             return address(block);
         }
     }
-    make(class, mine)
+    make(class, mine).or_else(|| larger(class)).unwrap_or_else(|| wait(class))
+}
+
+/// A free block of a larger class. When it is freed it goes to this one.
+#[cold]
+fn larger(class: usize) -> Option<*mut u8> {
+    let mut lists = (class + 1..CLASSES).flat_map(|of| LISTS.iter().map(move |shard| &shard.0[of]));
+    lists.find_map(|list| list.pop(&InBlocks)).map(address)
+}
+
+/// Waits until there is a block: memory is out, and this allocation must not fail.
+#[cold]
+fn wait(class: usize) -> *mut u8 {
+    loop {
+        thread::sleep(RETRY_INTERVAL);
+        let mine = LISTS.iter().find_map(|shard| shard.0[class].pop(&InBlocks)).map(address);
+        let found = mine.or_else(|| make(class, shard())).or_else(|| larger(class));
+        if let Some(block) = found {
+            return block;
+        }
+    }
 }
 
 /// Cuts blocks of a class: one for the caller, the rest for the list.
 #[cold]
-fn make(class: usize, shard: usize) -> *mut u8 {
+fn make(class: usize, shard: usize) -> Option<*mut u8> {
     let size = size_of_class(class);
     let align = 1 << size.trailing_zeros();
     let many = (BATCH / size).max(1);
     let mut cuts =
         [many, 1].into_iter().filter_map(|count| Some((cut(size * count, align)?, count)));
-    let Some((first, count)) = cuts.next() else { return ptr::null_mut() };
+    let (first, count) = cuts.next()?;
     let block = |at: usize| index(first.wrapping_add(at * size));
     for at in 1..count.saturating_sub(1) {
         InBlocks.link(block(at)).store(block(at + 1), Ordering::Relaxed);
@@ -208,7 +241,7 @@ fn make(class: usize, shard: usize) -> *mut u8 {
     if count > 1 {
         LISTS[shard].0[class].push(&InBlocks, block(1), block(count - 1));
     }
-    first
+    Some(first)
 }
 
 /// Cuts `len` bytes at a multiple of `align`, from a new chunk if need be.
@@ -320,7 +353,17 @@ fn allocate_large(layout: Layout) -> *mut u8 {
         memory_pressure::set(Level::Short);
         (layout.align() <= PAGE && len < CHUNK).then(|| cut(len, PAGE))?
     };
-    mapped.or_else(from_chunk).unwrap_or(ptr::null_mut())
+    let from_reserve = || {
+        if layout.align() > CHUNK || len > LARGE {
+            return None;
+        }
+        let taken = LARGE_RESERVE.swap(ptr::null_mut(), Ordering::Acquire);
+        if !taken.is_null() && len < LARGE {
+            unmap(taken.wrapping_add(len), LARGE - len);
+        }
+        (!taken.is_null()).then_some(taken)
+    };
+    mapped.or_else(from_chunk).or_else(from_reserve).unwrap_or(ptr::null_mut())
 }
 
 // SAFETY: blocks and mappings have the requested size and alignment, belong to the caller alone, and stay until freed.

@@ -14,6 +14,7 @@ use crate::{
 use std::{
     any::Any,
     cell::Cell,
+    collections::TryReserveError,
     convert::Infallible,
     io,
     ops::Deref,
@@ -287,6 +288,14 @@ impl KernelFds {
             self.fds.resize(OWN, NONE);
         }
         self.fds.push(libc::pollfd { fd, events, revents: 0 });
+    }
+
+    /// Makes room for `count` descriptors.
+    ///
+    /// # Errors
+    /// There is no memory for so many.
+    pub fn try_reserve(&mut self, count: usize) -> Result<(), TryReserveError> {
+        self.fds.try_reserve(OWN + count)
     }
 
     /// Removes all, and keeps the memory.

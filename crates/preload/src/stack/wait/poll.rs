@@ -107,6 +107,16 @@ impl MixedSet {
         Some(mixed)
     }
 
+    /// Whether the calling thread's set has room for `count` entries.
+    fn has_room(count: usize) -> bool {
+        let mut mixed = take_spare();
+        let room = mixed.indices.try_reserve(count).is_ok()
+            && mixed.ours.try_reserve(count).is_ok()
+            && mixed.kernel_fds.try_reserve(count).is_ok();
+        mixed.recycle();
+        room
+    }
+
     const fn nothing() -> MixedSet {
         MixedSet {
             ours: Vec::new(),
@@ -342,7 +352,7 @@ unsafe fn wait(
         return None;
     }
     let inside = Inside::enter()?;
-    if count > FEW && memory::is_short() {
+    if count > FEW && (memory::is_short() || !MixedSet::has_room(count)) {
         return Some(answer(Err(error(libc::ENOMEM))));
     }
     let deadline = deadline();

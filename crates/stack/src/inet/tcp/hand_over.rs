@@ -41,30 +41,33 @@ pub(crate) struct RepairState {
 }
 
 impl Connection {
-    /// `None` in states that the kernel cannot be brought to.
+    /// Its state, for the kernel.
+    ///
+    /// # Errors
+    /// EINVAL in states that the kernel cannot be brought to; ENOMEM.
     fn repair_state(
         &self,
         (local, remote): (SocketAddr, SocketAddr),
         now: Instant,
-    ) -> Option<RepairState> {
+    ) -> io::Result<RepairState> {
         let synchronised = matches!(
             self.state,
             State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
         );
         if !synchronised || self.orphan || self.error.is_some() {
-            return None;
+            return Err(errno(libc::EINVAL));
         }
         let (start, end) = (self.buffer.start(), self.buffer.end());
         let sent = if self.snd_nxt.before(end) { self.snd_nxt } else { end };
         let (rcv_nxt, edge) = self.receiver.offered();
-        Some(RepairState {
+        Ok(RepairState {
             local,
             remote,
             snd_una: start.0,
-            sent: self.buffer.pieces(start..sent).collect::<Vec<_>>().concat(),
-            unsent: self.buffer.pieces(sent..end).collect::<Vec<_>>().concat(),
+            sent: joined(self.buffer.pieces(start..sent), (sent - start) as usize)?,
+            unsent: joined(self.buffer.pieces(sent..end), (end - sent) as usize)?,
             rcv_nxt: rcv_nxt.0,
-            unread: self.receiver.unread(),
+            unread: joined(self.receiver.unread(), self.receiver.available())?,
             mss: self.peer_mss,
             scale: self.scaled.then_some((self.snd_shift, self.rcv_shift)),
             sack: self.sack,
@@ -79,12 +82,20 @@ impl Connection {
     }
 }
 
+/// A copy of `len` bytes, which may be too many for the memory there is.
+fn joined<'a>(pieces: impl Iterator<Item = &'a [u8]>, len: usize) -> io::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(len).map_err(|_| errno(libc::ENOMEM))?;
+    pieces.for_each(|piece| all.extend_from_slice(piece));
+    Ok(all)
+}
+
 impl Flow {
     /// Hands the connection to the kernel by `give`, during which the connection does not change. Then it is over
     /// here, and calls on it return `error`. Returns the reference to its port.
     ///
     /// # Errors
-    /// EINVAL in a state that the kernel cannot be brought to; those of `give`. Then the connection goes on here.
+    /// EINVAL in a state that the kernel cannot be brought to; ENOMEM; those of `give`. Then the connection goes on here.
     pub(crate) fn hand_over(
         &self,
         error: i32,
@@ -94,7 +105,7 @@ impl Flow {
         let ends = (self.local(), self.remote());
         let mut state = self.core.enter(pass);
         let repair_state = state.connection.repair_state(ends, pass.now);
-        give(&repair_state.ok_or_else(|| errno(libc::EINVAL))?)?;
+        give(&repair_state?)?;
         let port_ref = state.port_ref.clone();
         state.connection.end_handed_over(error);
         self.core.finish(state, &self.inet, pass);

@@ -45,6 +45,8 @@ impl EpollSet {
             // The kernel does not know this member.
             return Err(error(libc::EEXIST));
         }
+        members.try_reserve(1).map_err(|_| error(libc::ENOMEM))?;
+        let known = members.get(&key);
         // SAFETY: the caller's contract.
         checked(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, event) })?;
         // It was known already: another process that shares the instance has removed it.
@@ -82,6 +84,7 @@ impl EpollSet {
         if members.contains_key(&key) {
             return Err(error(libc::EEXIST));
         }
+        members.try_reserve(1).map_err(|_| error(libc::ENOMEM))?;
         let half = self.enter(fd, source, event.events, event.u64, inner)?;
         let inner = inner.map(Arc::downgrade);
         let (events, data) = (event.events, event.u64);

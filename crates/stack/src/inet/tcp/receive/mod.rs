@@ -8,7 +8,7 @@ use super::{
     memory::{CHUNK, Memory},
     segment::Sacks,
     seq::Seq,
-    store::Store,
+    store::{Pieces, Store},
 };
 use crate::{sync::Arc, time::Instant};
 use std::{io::IoSliceMut, ops::Range, time::Duration};
@@ -383,9 +383,9 @@ impl Receiver {
         (self.next, self.window.edge())
     }
 
-    /// A copy of what can be read.
-    pub(super) fn unread(&self) -> Vec<u8> {
-        self.store.pieces(self.store.start(), self.available()).collect::<Vec<_>>().concat()
+    /// What can be read.
+    pub(super) fn unread(&self) -> Pieces<'_> {
+        self.store.pieces(self.store.start(), self.available())
     }
 
     /// Drops readable data, `len` bytes at the most.
