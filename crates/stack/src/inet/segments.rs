@@ -38,8 +38,10 @@ impl Inet {
         cast: Cast,
         pass: &mut Pass,
     ) {
-        // RFC 9293 section 3.9.2.3 (MUST-57): "A TCP implementation MUST silently discard an incoming SYN segment
-        // that is addressed to a broadcast or multicast address". Other segments to such addresses are of no use.
+        //= RFC 9293 3.9.2.3
+        //# A TCP implementation MUST silently discard an incoming SYN segment that is addressed to a broadcast or
+        //# multicast address [(MUST-57)].
+        // Other segments to such addresses are of no use either.
         let segment = match tcp::Packet::new_checked(packet.payload()) {
             Ok(segment) if cast == Cast::Unicast && arrival.to_us => segment,
             _ => return self.counters.add(Count::TcpInErrs),

@@ -110,8 +110,9 @@ impl<T: AsRef<[u8]>> Packet<T> {
         be16(self.0.as_ref(), 18)
     }
 
-    /// Verifies the checksum. RFC 9293 section 3.1: "The sender MUST generate it (MUST-2) and the
-    /// receiver MUST check it (MUST-3)."
+    //= RFC 9293 3.1
+    //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
+    /// Verifies the checksum.
     ///
     /// # Errors
     /// [`Error::BadChecksum`].
@@ -241,21 +242,23 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     }
 }
 
+//= RFC 9293 3.1
+//# the following options MUST be supported
 /// The numbers of the options.
 pub mod kind {
     /// End of the options.
     pub const END: u8 = 0;
     /// Padding.
     pub const NOP: u8 = 1;
-    /// Maximum segment size (RFC 9293 section 3.7.1).
+    /// Maximum segment size.
     pub const MSS: u8 = 2;
-    /// Window scale (RFC 7323 section 2).
+    /// Window scale (RFC 7323).
     pub const WINDOW_SCALE: u8 = 3;
     /// SACK permitted (RFC 2018 section 2).
     pub const SACK_PERMITTED: u8 = 4;
     /// SACK (RFC 2018 section 3).
     pub const SACK: u8 = 5;
-    /// Timestamps (RFC 7323 section 3).
+    /// Timestamps (RFC 7323).
     pub const TIMESTAMPS: u8 = 8;
 }
 
@@ -305,6 +308,9 @@ impl<'a> Options<'a> {
 impl<'a> Iterator for Options<'a> {
     type Item = Opt<'a>;
 
+    //= RFC 9293 3.2
+    //# receivers MUST be prepared to process options even if they do not begin on a word boundary
+    //# (MUST-64).
     #[inline]
     fn next(&mut self) -> Option<Opt<'a>> {
         while let [kind::NOP, rest @ ..] = self.0 {
@@ -312,8 +318,8 @@ impl<'a> Iterator for Options<'a> {
         }
         let &[kind, len, ..] = self.0 else { return None };
         let len = usize::from(len);
-        // RFC 9293 section 3.1: "TCP implementations MUST be prepared to handle an illegal option
-        // length (e.g., zero)" (MUST-7).
+        //= RFC 9293 3.1
+        //# TCP implementations MUST be prepared to handle an illegal option length (e.g., zero)
         if kind == kind::END || len < 2 {
             self.0 = &[];
             return None;
@@ -431,6 +437,8 @@ mod tests {
         assert_eq!(error(11, 40), Some(Error::Truncated));
     }
 
+    //= RFC 9293 3.1 test
+    //# TCP implementations MUST be prepared to handle an illegal option length (e.g., zero)
     #[test]
     fn an_illegal_option_length_ends_the_options() {
         assert_eq!(read(&[2, 4, 5, 0xb4, 3, 0, 4, 2]), [Opt::Mss(1460)]); // zero

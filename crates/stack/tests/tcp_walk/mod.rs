@@ -448,7 +448,7 @@ impl Walk {
             2 if state != State::SynSent => (Seq(choices.word()), ack, Flags::SYN),
             3 => (Seq(choices.word()), ack, Flags::SYN | Flags::ACK),
             4 => (choices.of(&[next, seq]), ack, Flags::ACK | Flags(choices.byte() & Flags::FIN.0)),
-            // RFC 9293 section 3.10.7.4: "if the ACK bit is off drop the segment and return".
+            // Without ACK: the segment is dropped.
             _ => (
                 choices.of(&[next, seq]),
                 ack,

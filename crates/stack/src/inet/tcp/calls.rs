@@ -145,7 +145,10 @@ impl Connection {
         match self.state {
             State::Closed | State::SynSent => return self.end(),
             State::TimeWait => {}
-            // RFC 2525 section 2.17: "data being lost [...] should be signaled" by a RST.
+            //= RFC 9293 3.6.1
+            //# If such a host issues a CLOSE call while received data is still pending in the TCP connection, or if
+            //# new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show that data
+            //# was lost (SHLD-3).
             _ if unread => {
                 self.count(Count::TCPAbortOnClose);
                 return self.end_with_reset();
@@ -175,7 +178,9 @@ impl Connection {
         let _ = self.shutdown(Shutdown::Write, now);
     }
 
-    /// Resets the connection (RFC 9293 section 3.10.5). What was not sent is lost; ECONNABORTED is pending.
+    //= RFC 9293 3.10.5
+    //# Send a reset segment: <SEQ=SND.NXT><CTL=RST>
+    /// Resets the connection. What was not sent is lost; ECONNABORTED is pending.
     pub fn abort(&mut self, _now: Instant) {
         if self.state != State::Closed {
             self.end_with_reset();
@@ -318,12 +323,16 @@ impl Connection {
         }
     }
 
-    /// Queues a FIN after the data (RFC 9293 section 3.10.4).
+    //= RFC 9293 3.10.4
+    //# Queue this until all preceding SENDs have been segmentized, then form a FIN segment and send it.
+    /// Queues a FIN after the data.
     fn queue_fin(&mut self, _now: Instant) {
         match self.state {
             State::Established => self.enter(State::FinWait1),
             State::CloseWait => self.enter(State::LastAck),
-            // "queue for processing after entering ESTABLISHED state".
+            //= RFC 9293 3.10.4
+            //# If no SENDs have been issued and there is no pending data to send, then form a FIN segment and send
+            //# it, and enter FIN-WAIT-1 state; otherwise, queue for processing after entering ESTABLISHED state.
             State::SynReceived => {}
             _ => return,
         }

@@ -55,6 +55,8 @@ mod tests {
         (0..10_000).filter(|_| challenges.allow(now)).count() as u32
     }
 
+    //= RFC 5961 7 test
+    //# An implementation SHOULD include an ACK throttling mechanism to be conservative.
     #[test]
     fn each_second_has_another_budget_around_the_limit() {
         let challenges = Challenges::new(1_000, 7.into());

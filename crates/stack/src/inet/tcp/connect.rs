@@ -115,7 +115,10 @@ impl Inet {
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
         let (local, remote) = (unmapped(local), unmapped(remote));
-        // connect(2) to a broadcast or multicast address: ENETUNREACH (`tcp_v4_connect`, `tcp_v6_connect`).
+        //= RFC 9293 3.9.1.1
+        //# A TCP implementation MUST reject as an error a local OPEN call for an invalid remote IP address (e.g., a
+        //# broadcast or multicast address) (MUST-46).
+        // With ENETUNREACH (`tcp_v4_connect`, `tcp_v6_connect`).
         let many = match remote.ip() {
             IpAddr::V4(address) => address.is_broadcast() || address.is_multicast(),
             IpAddr::V6(address) => address.is_multicast(),
@@ -126,6 +129,10 @@ impl Inet {
         if !local.ip().is_unspecified() {
             self.tcp_can_bind(local.ip())?;
         }
+        //= RFC 9293 3.9.1.1
+        //# If an application on a multihomed host does not specify the local IP address when actively opening a TCP
+        //# connection, then the TCP implementation MUST ask the IP layer to select a local IP address before sending
+        //# the (first) SYN (MUST-44).
         let path = match self.tcp_path((local, remote), options.queue, options.path, pass.now) {
             Ok(path) => path,
             // A broadcast address of the link.

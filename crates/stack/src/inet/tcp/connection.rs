@@ -26,7 +26,7 @@ use crate::{
 };
 use std::{io, sync::Arc};
 
-/// The states of RFC 9293 section 3.3.2. A listener is not a connection.
+/// The states of RFC 9293. A listener is not a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// We sent a SYN.
@@ -92,7 +92,7 @@ pub struct Outgoing<'a> {
 pub struct Start {
     /// The initial sequence number (RFC 6528).
     pub iss: Seq,
-    /// The offset of our timestamps (RFC 7323 section 7.1).
+    /// The offset of our timestamps.
     pub ts_offset: u32,
     /// The largest segment of the path, without options: MTU minus IP header minus 20.
     pub mss: u16,
@@ -138,7 +138,7 @@ pub(super) struct Counts {
     pub(super) bytes_sent: u64,
 }
 
-/// One connection. Fields with names of RFC 9293 section 3.3.1 mean what they mean there.
+/// One connection. Fields with names of RFC 9293 mean what they mean there.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) shared: Arc<Shared>,
@@ -483,6 +483,9 @@ impl Connection {
         })
     }
 
+    //= RFC 9293 3.9.2.2
+    //# TCP implementations MUST act on an ICMP error message passed up from the IP layer, directing it to the
+    //# connection that created the error (MUST-54).
     /// An ICMP error has come about the segment that began at `quoted` (RFC 5927 section 4.1, RFC 5461).
     pub fn unreachable(&mut self, error: SocketError, quoted: Seq) {
         if !self.is_in_flight(quoted) {
@@ -491,6 +494,9 @@ impl Connection {
         match self.state {
             // As Linux, and against RFC 1122 section 4.2.3.9, this ends a connection that is being made.
             State::SynSent | State::SynReceived => self.fail(error.errno),
+            //= RFC 9293 3.9.2.2
+            //# Since these Unreachable messages indicate soft error conditions, a TCP implementation MUST NOT abort
+            //# the connection (MUST-56), and it SHOULD make the information available to the application (SHLD-25).
             // RFC 5461: reported only when the connection fails later.
             _ => self.soft_error = Some(error.errno),
         }

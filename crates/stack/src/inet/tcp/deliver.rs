@@ -122,7 +122,7 @@ impl Inet {
         }
     }
 
-    /// A segment of no connection: goes to a listener (RFC 9293 section 3.10.7.2), or is refused.
+    /// A segment of no connection: goes to a listener, or is refused.
     #[cold]
     fn tcp_no_connection(
         &self,
@@ -147,13 +147,17 @@ impl Inet {
         } else if segment.flags.has(Flags::ACK)
             && !self.tcp_cookie_input(&listener, tuple, segment, arrival, pass)
         {
-            // "Any acknowledgment is bad if it arrives on a connection still in the LISTEN state." A segment with
-            // neither ACK nor SYN is dropped; and so is, as in Linux, a SYN with FIN.
+            //= RFC 9293 3.10.7.2
+            //# Any acknowledgment is bad if it arrives on a connection still in the LISTEN state. An acceptable reset
+            //# segment should be formed for any arriving ACK-bearing segment.
+            // A segment with neither ACK nor SYN is dropped; and so is, as in Linux, a SYN with FIN.
             self.tcp_refuse(&tuple, segment, arrival, pass);
         }
     }
 
-    /// Section 3.10.7.1: "all data in the incoming segment is discarded", and the sender gets a RST.
+    //= RFC 9293 3.10.7.1
+    //# all data in the incoming segment is discarded. An incoming segment containing a RST is discarded. An incoming
+    //# segment not containing a RST causes a RST to be sent in response.
     fn tcp_refuse(
         &self,
         tuple: &Tuple,
@@ -171,13 +175,14 @@ impl Inet {
     }
 }
 
-/// The RST that answers a segment of no connection (RFC 9293 section 3.10.7.1).
+//= RFC 9293 3.10.7.1
+//# If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK> If the ACK bit is
+//# on, <SEQ=SEG.ACK><CTL=RST>
+/// The RST that answers a segment of no connection.
 pub(super) fn refusal(segment: &Segment<'_>) -> Segment<'static> {
     if segment.flags.has(Flags::ACK) {
-        // "<SEQ=SEG.ACK><CTL=RST>"
         return Segment { seq: segment.ack, flags: Flags::RST, ..Segment::default() };
     }
-    // "<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>"
     Segment {
         seq: Seq(0),
         ack: segment.end(),

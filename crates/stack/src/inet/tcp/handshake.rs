@@ -14,7 +14,10 @@ use super::{
 use crate::{inet::Count, time::Instant};
 use std::time::Duration;
 
-/// RFC 6298 section 2.1: the RTO before there is a measurement.
+//= RFC 6298 2
+//# (2.1) Until a round-trip time (RTT) measurement has been made for a segment sent between the sender and receiver,
+//# the sender SHOULD set RTO <- 1 second
+/// The RTO of a SYN.
 const FIRST_RTO: Duration = Duration::from_secs(1);
 
 /// How many SYN-ACK timeouts it takes to cover `span`, and how long these are (`secs_to_retrans`, `retrans_to_secs`).
@@ -108,7 +111,15 @@ impl Connection {
         let ecn = !answer && config.tcp_ecn == Ecn::On && syn_state.sent == 0;
         let shift =
             if answer { self.scaled.then_some(self.rcv_shift) } else { self.shift_offered() };
+        //= RFC 7323 3.2
+        //# and MAY send a TSopt in <SYN,ACK> only if it received a TSopt in the initial <SYN> segment for the
+        //# connection.
         let timestamps = if answer { self.timestamps } else { config.tcp_timestamps };
+        //= RFC 9293 3.7.1
+        //# TCP endpoints MUST implement both sending and receiving the MSS Option (MUST-14).
+        //= RFC 9293 3.7.1
+        //# TCP implementations SHOULD send an MSS Option in every SYN segment when its receive MSS differs from the
+        //# default 536 for IPv4 or 1220 for IPv6 (SHLD-5), and MAY send it always (MAY-3).
         let options = Options {
             mss: Some(self.adv_mss),
             window_scale: shift,
@@ -145,13 +156,14 @@ impl Connection {
         self.syn_state = Some(Box::new(syn_state));
     }
 
-    /// Section 3.10.7.3: a segment in SYN-SENT.
+    /// A segment in SYN-SENT.
     #[cold]
     pub(super) fn answer_to_syn(&mut self, segment: &Segment<'_>, now: Instant) {
         let ack = segment.flags.has(Flags::ACK);
         if ack {
-            // "If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set, if so drop the
-            // segment and return)".
+            //= RFC 9293 3.10.7.3
+            //# If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set, if so drop the
+            //# segment and return)
             let ours = self.snd_una.before(segment.ack) && segment.ack.at_most(self.snd_nxt);
             if !ours || self.echoes_invalid_timestamp(segment, now) {
                 if !segment.flags.has(Flags::RST) {
@@ -160,6 +172,9 @@ impl Connection {
                 return;
             }
         }
+        //= RFC 9293 3.10.7.3
+        //# If the ACK was acceptable, then signal to the user "error: connection reset", drop the segment, enter
+        //# CLOSED state, delete TCB, and return. Otherwise (no ACK), drop the segment and return.
         if segment.flags.has(Flags::RST) {
             if ack {
                 self.fail(libc::ECONNREFUSED);
@@ -174,17 +189,22 @@ impl Connection {
             let asked = self.shared.config.tcp_ecn == Ecn::On;
             let agrees = segment.flags.has(Flags::ECE) && !segment.flags.has(Flags::CWR);
             self.ecn = asked && agrees;
+            //= RFC 9293 3.10.7.3
+            //# If SND.UNA > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
+            //# segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>
             self.established(segment, now);
             self.ack_now = true;
         } else {
+            //= RFC 9293 3.10.7.3
+            //# Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>
             // Simultaneous open.
             self.enter(State::SynReceived);
             self.syn_state = Some(Box::new(SynState::new(now)));
         }
     }
 
-    /// RFC 7323 section 5.3: a SYN-ACK that echoes a timestamp from before our first SYN, or from the future, belongs
-    /// to an earlier connection.
+    /// A SYN-ACK that echoes a timestamp from before our first SYN, or from the future, belongs to an earlier
+    /// connection (Linux's `tcp_rcv_synsent_state_process`).
     fn echoes_invalid_timestamp(&self, segment: &Segment<'_>, now: Instant) -> bool {
         let Some((_, echo)) = segment.options.timestamps else { return false };
         let Some(syn_state) = &self.syn_state else { return false };
@@ -199,6 +219,12 @@ impl Connection {
         let options = &syn.options;
         self.peer_mss = clamp_mss(options.mss.unwrap_or(DEFAULT_MSS), &self.options);
         let ours = self.shift_offered();
+        //= RFC 7323 2.2
+        //# both sides MUST send Window Scale options in their <SYN> segments to enable window scaling in either
+        //# direction.
+        //= RFC 7323 2.3
+        //# Upon receiving a <SYN> segment with a Window Scale option containing shift.cnt = S, a TCP MUST set
+        //# Snd.Wind.Shift to S and MUST set Rcv.Wind.Shift to R
         let scale = options.window_scale.zip(ours);
         self.scaled = scale.is_some();
         (self.snd_shift, self.rcv_shift) = scale.unwrap_or((0, 0));
@@ -223,7 +249,10 @@ impl Connection {
         let syn_state = self.syn_state.take();
         let retransmissions =
             syn_state.as_ref().map_or(0, |syn_state| u32::from(syn_state.sent.saturating_sub(1)));
-        // Karn's rule, unless a timestamp shows which transmission was answered.
+        //= RFC 6298 3
+        //# TCP MUST use Karn's algorithm [KP87] for taking RTT samples. That is, RTT samples MUST NOT be made using
+        //# segments that were retransmitted
+        // Unless a timestamp shows which transmission was answered.
         let echoed = segment.options.timestamps.filter(|_| self.timestamps);
         let sent = match (retransmissions, echoed) {
             (0, _) => syn_state.map(|syn_state| syn_state.last),
@@ -235,7 +264,8 @@ impl Connection {
         // was the request's.
         self.counts.bytes_acked += u64::from(self.counts.segs_out > 0);
         self.snd_una = segment.ack;
-        // RFC 7323 section 2.2: the window of a SYN is never scaled.
+        //= RFC 7323 2.2
+        //# The window field in a segment where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be scaled.
         let shift = if segment.flags.has(Flags::SYN) { 0 } else { self.snd_shift };
         self.snd_wnd = u32::from(segment.window) << shift;
         self.snd_wnd_max = self.snd_wnd;
@@ -264,6 +294,9 @@ impl Connection {
     }
 }
 
+//= RFC 7323 2.2
+//# Thus, a TCP that is prepared to scale windows SHOULD send the option, even if its own scale factor is 1 and the
+//# exponent 0.
 fn shift_offered(config: &Config, options: &TcpOptions) -> Option<u8> {
     let sizes = sizes(config.tcp_rmem, options.receive_buffer);
     config.tcp_window_scaling.then(|| Receiver::shift_for(sizes))
@@ -377,6 +410,9 @@ impl Request {
         }
     }
 
+    //= RFC 9293 3.10.7.2
+    //# Set RCV.NXT to SEG.SEQ+1, IRS is set to SEG.SEQ, and any other control or text should be queued for processing
+    //# later. ISS should be selected and a SYN segment sent of the form: <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>
     /// The SYN-ACK, to be sent now.
     pub fn syn_ack(&mut self, now: Instant) -> Outgoing<'static> {
         self.syn_state.sent(now);
@@ -427,8 +463,8 @@ impl Request {
         if silent { Answer::Ignore } else { Answer::SynAck }
     }
 
-    /// A segment for this request: RFC 9293 section 3.10.7.4 in SYN-RECEIVED, by the rules of Linux's
-    /// `tcp_check_req`. Changes only the rate limit of answers and the state of the deferral.
+    /// A segment for this request, which is in SYN-RECEIVED, by the rules of Linux's `tcp_check_req`. Changes only
+    /// the rate limit of answers and the state of the deferral.
     pub fn segment(&mut self, shared: &Shared, segment: &Segment<'_>, now: Instant) -> Answer {
         let flags = segment.flags;
         let next = self.irs + 1;
@@ -444,9 +480,16 @@ impl Request {
             return if self.may_answer(shared, now) { Answer::SynAck } else { Answer::Ignore };
         }
         if flags.has(Flags::RST) {
-            // RFC 5961 section 3.2: only the exact number resets.
+            //= RFC 5961 3.2
+            //# 2) If the RST bit is set and the sequence number exactly matches the next expected sequence number
+            //# (RCV.NXT), then TCP MUST reset the connection.
+            //= RFC 9293 3.10.7.4
+            //# If this connection was initiated with a passive OPEN (i.e., came from the LISTEN state), then return
+            //# this connection to LISTEN state and return. The user need not be informed.
             return if segment.seq == next { Answer::Forget } else { Answer::Ignore };
         }
+        //= RFC 9293 3.10.7.4
+        //# If the segment acknowledgment is not acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>
         if flags.has(Flags::ACK) && segment.ack != self.iss + 1 {
             let seq = segment.ack;
             let segment = Segment { seq, flags: Flags::RST, ..Segment::default() };
@@ -455,8 +498,11 @@ impl Request {
         let edge = next + u32::from(self.window);
         let within = next.at_most(segment.seq) && segment.seq.at_most(edge);
         let again = flags.has(Flags::SYN) && segment.seq == self.irs;
+        //= RFC 5961 4.2
+        //# If the SYN bit is set, irrespective of the sequence number, TCP MUST send an ACK (also referred to as
+        //# challenge ACK) to the remote peer:
         // A SYN with another number does not belong to this connection. If its sender has started anew, the sender
-        // resets what our answer shows it (RFC 5961 section 4.2).
+        // resets what our answer shows it.
         let other = flags.has(Flags::SYN) && !again;
         if old || other || !(within || again) {
             if old {

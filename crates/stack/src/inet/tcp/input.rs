@@ -11,10 +11,10 @@ use super::{
 use crate::{inet::Count, time::Instant};
 use std::{hint::cold_path, time::Duration};
 
-/// How long TS.Recent is valid: after that the peer's clock may have gone half round (RFC 7323 section 5.5).
+/// How long TS.Recent is valid: after that the peer's clock may have gone half round.
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3_600);
 
-/// 2 MSL: Linux's `TCP_TIMEWAIT_LEN`, where RFC 9293 section 3.4.2 has 4 minutes.
+/// 2 MSL: Linux's `TCP_TIMEWAIT_LEN`, where RFC 9293 has 4 minutes.
 pub(super) const TIME_WAIT: Duration = Duration::from_secs(60);
 
 /// The control bits checked before the fast path.
@@ -91,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Section 3.10.7.4, "Other states".
+    /// A segment in a synchronized state.
     fn synchronized(&mut self, segment: &Segment<'_>, now: Instant) {
         // Simultaneous open: the peer's SYN again, now with the ACK of ours. The SYN itself was processed before.
         let stripped;
@@ -101,20 +101,26 @@ impl Connection {
             && segment.seq + 1 == self.receiver.next();
         let segment = if crossed {
             let flags = Flags(segment.flags.0 & !Flags::SYN.0);
-            // RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set [...] MUST NOT be
-            // scaled". Without SYN it will be scaled, so it is shifted back here.
+            //= RFC 7323 2.2
+            //# The window field in a segment where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be
+            //# scaled.
+            // Without SYN it will be scaled, so it is shifted back here.
             let window = segment.window >> self.snd_shift;
             stripped = Segment { seq: segment.seq + 1, flags, window, ..segment.clone() };
             &stripped
         } else {
             segment
         };
+        //= RFC 9293 3.10.7.4
+        //# if the ACK bit is off, drop the segment and return
         if !self.valid(segment, now) || !segment.flags.has(Flags::ACK) {
             return;
         }
         if self.state == State::SynReceived {
-            // "SND.UNA < SEG.ACK =< SND.NXT [...] If the segment acknowledgment is not acceptable, form a
-            // reset segment".
+            //= RFC 9293 3.10.7.4
+            //# If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state
+            //= RFC 9293 3.10.7.4
+            //# If the segment acknowledgment is not acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>
             if !self.snd_una.before(segment.ack) || segment.ack.after(self.snd_nxt) {
                 self.refuse(segment);
                 return;
@@ -122,12 +128,16 @@ impl Connection {
             self.established(segment, now);
         }
         if segment.ack.after(self.snd_nxt) {
-            // "If the ACK acks something not yet sent (SEG.ACK > SND.NXT), then send an ACK, drop the
-            // segment, and return."
+            //= RFC 9293 3.10.7.4
+            //# If the ACK acks something not yet sent (SEG.ACK > SND.NXT), then send an ACK, drop the segment, and
+            //# return.
             return self.challenge(now);
         }
-        // RFC 5961 section 5.2: acceptable is "SND.UNA - MAX.SND.WND <= SEG.ACK <= SND.NXT". An ACK of what was never
-        // sent, below our SYN, is not acceptable either.
+        //= RFC 5961 5.2
+        //# The ACK value is considered acceptable only if it is in the range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK
+        //# <= SND.NXT). All incoming segments whose ACK value doesn't satisfy the above condition MUST be discarded
+        //# and an ACK sent back.
+        // An ACK of what was never sent, below our SYN, is not acceptable either.
         let age = self.snd_una - segment.ack;
         if age > self.snd_wnd_max || u64::from(age) > self.counts.bytes_acked + 1 {
             return self.challenge(now);
@@ -144,8 +154,10 @@ impl Connection {
                     return;
                 }
                 if self.read_shut && self.state != State::Established && self.brings_data(segment) {
-                    // RFC 1122 section 4.2.2.13: "If [...] new data is received after CLOSE is called, its
-                    // TCP SHOULD send a RST to show that data was lost."
+                    //= RFC 9293 3.6.1
+                    //# If such a host issues a CLOSE call while received data is still pending in the TCP connection,
+                    //# or if new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to
+                    //# show that data was lost (SHLD-3).
                     self.count(Count::TCPAbortOnData);
                     self.refuse(segment);
                     return self.fail(libc::ECONNRESET);
@@ -161,8 +173,13 @@ impl Connection {
     fn valid(&mut self, segment: &Segment<'_>, now: Instant) -> bool {
         let rst = segment.flags.has(Flags::RST);
         let syn = segment.flags.has(Flags::SYN);
-        // RFC 7323 section 5.3 R1: "SEG.TSval < TS.Recent, TS.Recent is valid [...] and if the RST bit is not
-        // set, then treat the arriving segment as not acceptable".
+        //= RFC 7323 5.3
+        //# Also, PAWS processing MUST take precedence over the regular TCP acceptability check
+        //= RFC 7323 5.3
+        //# R1) If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid
+        //# (see later discussion), and if the RST bit is not set, then treat the arriving segment as not acceptable:
+        //= RFC 7323 5.2
+        //# When an <RST> segment is received, it MUST NOT be subjected to the PAWS check
         if let Some((value, _)) = segment.options.timestamps
             && self.timestamps
             && !rst
@@ -185,8 +202,16 @@ impl Connection {
             || self.receiver.acceptable(segment.seq, 0)
             || overtaken;
         if rst {
-            // RFC 5961 section 3.2: only the exact number resets; any other number in the window gets a challenge
-            // ACK.
+            //= RFC 5961 3.2
+            //# 1) If the RST bit is set and the sequence number is outside the current receive window, silently drop
+            //# the segment.
+            //= RFC 5961 3.2
+            //# 2) If the RST bit is set and the sequence number exactly matches the next expected sequence number
+            //# (RCV.NXT), then TCP MUST reset the connection.
+            //= RFC 5961 3.2
+            //# 3) If the RST bit is set and the sequence number does not exactly match the next expected sequence
+            //# value, yet is within the current receive window (RCV.NXT < SEG.SEQ < RCV.NXT+RCV.WND), TCP MUST send
+            //# an acknowledgment (challenge ACK):
             if segment.seq == self.receiver.next() {
                 self.reset_by_peer();
             } else if acceptable {
@@ -195,8 +220,11 @@ impl Connection {
             return false;
         }
         if syn && self.state != State::TimeWait {
-            // RFC 5961 section 4.2: "If the SYN bit is set, irrespective of the sequence number, TCP MUST send
-            // an ACK (also referred to as challenge ACK) to the remote peer".
+            //= RFC 5961 4.2
+            //# If the SYN bit is set, irrespective of the sequence number, TCP MUST send an ACK (also referred to as
+            //# challenge ACK) to the remote peer:
+            //= RFC 5961 4.2
+            //# After sending the acknowledgment, TCP MUST drop the unacceptable segment and stop processing further.
             self.count(Count::TCPSYNChallenge);
             self.challenge(now);
             return false;
@@ -207,9 +235,14 @@ impl Connection {
         acceptable
     }
 
-    /// "If an incoming segment is not acceptable, an acknowledgment should be sent in reply".
+    //= RFC 9293 3.10.7.4
+    //# If an incoming segment is not acceptable, an acknowledgment should be sent in reply (unless the RST bit is
+    //# set, if so drop the segment and return):
     fn unacceptable(&mut self, segment: &Segment<'_>, now: Instant) {
-        // The peer did not receive our last acknowledgment of its FIN: TIME_WAIT restarts.
+        //= RFC 9293 3.10.7.4
+        //# The only thing that can arrive in this state is a retransmission of the remote FIN. Acknowledge it, and
+        //# restart the 2 MSL timeout.
+        // The peer did not receive our last acknowledgment.
         if self.state == State::TimeWait && segment.flags.has(Flags::FIN) {
             self.slow_at = now + TIME_WAIT;
         }
@@ -222,7 +255,9 @@ impl Connection {
         }
     }
 
-    /// A challenge ACK (RFC 5961), if the limits allow one.
+    //= RFC 5961 7
+    //# An implementation SHOULD include an ACK throttling mechanism to be conservative.
+    /// A challenge ACK, if the limits allow one.
     pub(super) fn challenge(&mut self, now: Instant) {
         if self.may_answer(now) && self.shared.challenges.allow(now) {
             self.count(Count::TCPChallengeACK);
@@ -239,7 +274,10 @@ impl Connection {
         may
     }
 
-    /// Section 3.10.7.1: the RST that answers a segment.
+    //= RFC 9293 3.10.7.1
+    //# If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK> If the ACK bit
+    //# is on, <SEQ=SEG.ACK><CTL=RST>
+    /// The RST that answers a segment.
     pub(super) fn refuse(&mut self, segment: &Segment<'_>) {
         self.reset = Some(if segment.flags.has(Flags::ACK) {
             Reset { seq: segment.ack, ack: None }
@@ -248,6 +286,10 @@ impl Connection {
         });
     }
 
+    //= RFC 9293 3.10.7.4
+    //# If the RST bit is set, then any outstanding RECEIVEs and SEND should receive "reset" responses.
+    //= RFC 9293 3.6
+    //# then the local application MUST be informed whether it closed normally or was aborted (MUST-12).
     fn reset_by_peer(&mut self) {
         match self.state {
             // RFC 1337, fix (1).
@@ -259,14 +301,26 @@ impl Connection {
         }
     }
 
+    //= RFC 7323 5.5
+    //# If TS.Recent is found to be invalid, then the segment is accepted, regardless of the failure of the timestamp
+    //# check, and rule R3 updates TS.Recent with the TSval from the new segment.
     /// PAWS: whether a TSval is older than TS.Recent.
     fn is_paws_old(&self, value: u32, now: Instant) -> bool {
         self.ts_recent.wrapping_sub(value) as i32 > 0
             && now.since(self.ts_recent_at) < TS_RECENT_LIFE
     }
 
-    /// RFC 7323 section 4.3 (2): "If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval is
-    /// copied to TS.Recent".
+    //= RFC 7323 4.3
+    //# If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval is copied to TS.Recent; otherwise, it
+    //# is ignored.
+    //= RFC 7323 4.3
+    //# Thus, when delayed ACKs are in use, the receiver SHOULD reply with the TSval field from the earliest
+    //# unacknowledged segment.
+    //= RFC 7323 4.3
+    //# An <ACK> for an out-of-order segment SHOULD, therefore, contain the timestamp from the most recent segment
+    //# that advanced RCV.NXT.
+    //= RFC 7323 4.3
+    //# Thus, the timestamp from the latest segment (which filled the hole) MUST be echoed.
     #[inline]
     fn update_ts_recent(&mut self, segment: &Segment<'_>, now: Instant) {
         if let Some((value, _)) = segment.options.timestamps
@@ -290,10 +344,15 @@ impl Connection {
             self.soft_error = None;
         }
         let advances = segment.ack.after(self.snd_una);
+        //= RFC 7323 2.3
+        //# SND.WND = SEG.WND << Snd.Wind.Shift
         let window = u32::from(segment.window) << self.snd_shift;
         let same_window = window == self.snd_wnd;
-        // "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)"; of two segments that differ only in
-        // the window, the larger window counts, as they may have been reordered (tcp_may_update_window).
+        //= RFC 9293 3.10.7.4
+        //# If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND <- SEG.WND, set SND.WL1
+        //# <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
+        // Of two segments that differ only in the window, the larger window counts, as they may have been reordered
+        // (tcp_may_update_window).
         let newer = advances
             || segment.ack == self.snd_una
                 && (self.snd_wl1.before(segment.seq)
@@ -385,6 +444,8 @@ impl Connection {
             return;
         }
         match self.state {
+            //= RFC 9293 3.10.7.4
+            //# if the FIN segment is now acknowledged, then enter FIN-WAIT-2
             State::FinWait1 => {
                 self.enter(State::FinWait2);
                 self.notify = true;
@@ -392,7 +453,11 @@ impl Connection {
                     self.wait_for_fin(now);
                 }
             }
+            //= RFC 9293 3.10.7.4
+            //# if the ACK acknowledges our FIN, then enter the TIME-WAIT state
             State::Closing => self.time_wait(now),
+            //= RFC 9293 3.10.7.4
+            //# If our FIN is now acknowledged, delete the TCB, enter the CLOSED state, and return.
             State::LastAck => self.end(),
             _ => {}
         }
@@ -464,6 +529,9 @@ impl Connection {
         }
     }
 
+    //= RFC 9293 3.10.7.4
+    //# If the FIN bit is set, signal the user "connection closing" and return any pending RECEIVEs with same message,
+    //# advance RCV.NXT over the FIN, and send an acknowledgment for the FIN.
     #[cold]
     fn fin_received(&mut self, now: Instant) {
         (self.peer_done, self.read_shut, self.notify) = (true, true, true);
@@ -481,6 +549,9 @@ impl Connection {
         }
     }
 
+    //= RFC 9293 3.6.1
+    //# When a connection is closed actively, it MUST linger in the TIME-WAIT state for a time 2xMSL (Maximum Segment
+    //# Lifetime) (MUST-13).
     fn time_wait(&mut self, now: Instant) {
         self.enter(State::TimeWait);
         (self.read_shut, self.write_shut, self.notify) = (true, true, true);
@@ -488,6 +559,10 @@ impl Connection {
         self.slow_at = now + TIME_WAIT;
     }
 
+    //= RFC 7323 4.1
+    //# Values of this clock MUST be at least approximately proportional to real time, in order to measure actual RTT.
+    //= RFC 7323 5.4
+    //# It MUST tick at least once for each 2^31 bytes sent.
     /// Our timestamp clock: milliseconds.
     #[inline]
     pub(super) fn timestamp(&self, now: Instant) -> u32 {

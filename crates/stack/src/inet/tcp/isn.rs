@@ -36,16 +36,25 @@ impl Secrets {
         Secrets { sequence: next(), timestamps: next(), ports: next() }
     }
 
-    /// RFC 6528 section 3: "ISN = M + F(localip, localport, remoteip, remoteport, secretkey)" where "M is the
-    /// 4 microsecond timer".
+    //= RFC 9293 3.4.1
+    //# A TCP implementation MUST use the above type of "clock" for clock-driven selection of initial sequence numbers
+    //# (MUST-8), and SHOULD generate its initial sequence numbers with the expression:
+    //= RFC 9293 3.4.1
+    //# ISN = M + F(localip, localport, remoteip, remoteport, secretkey)
+    //= RFC 9293 3.4.1
+    //# F() MUST NOT be computable from the outside (MUST-9), or an attacker could still guess at sequence numbers
+    //# from the ISN used for some other connection.
+    /// The initial sequence number; M is the 4 microsecond timer.
     pub(super) fn isn(&self, tuple: &Tuple, now: Instant) -> Seq {
         let m = (now.nanos() / 4_000) as u32;
         Seq(m.wrapping_add(keyed(&self.sequence, tuple, 0) as u32))
     }
 
-    /// The offset of a connection's timestamps: one number for each pair of hosts, so that timestamps only grow from
-    /// one connection to the next and TIME_WAIT can tell old from new (RFC 7323 section 5.8 item 4,
-    /// `secure_tcp_ts_off`).
+    //= RFC 7323 7.1
+    //# It is therefore RECOMMENDED to generate a random, per-connection offset to be used with the clock source when
+    //# generating the Timestamps option value
+    /// One number for each pair of hosts, so that timestamps only grow from one connection to the next and TIME_WAIT
+    /// can tell old from new (`secure_tcp_ts_off`).
     pub(super) fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
         keyed(&self.timestamps, &tuple.hosts(), 0) as u32
     }
@@ -76,6 +85,12 @@ mod tests {
         Tuple::new(local.parse().unwrap(), remote.parse().unwrap())
     }
 
+    //= RFC 9293 3.4.1 test
+    //# A TCP implementation MUST use the above type of "clock" for clock-driven selection of initial sequence [...]
+    //= RFC 9293 3.4.1 test
+    //# ISN = M + F(localip, localport, remoteip, remoteport, secretkey)
+    //= RFC 9293 3.4.1 test
+    //# F() MUST NOT be computable from the outside (MUST-9), or an attacker could still guess at sequence [...]
     #[test]
     fn the_sequence_moves_with_the_clock_by_4_us_and_differs_by_tuple_and_key() {
         let tuple_a = tuple("10.0.0.1:1", "10.0.0.2:2");
@@ -88,6 +103,8 @@ mod tests {
         }
     }
 
+    //= RFC 7323 7.1 test
+    //# It is therefore RECOMMENDED to generate a random, per-connection offset to be used with the clock source [...]
     #[test]
     fn hosts_have_one_offset_of_timestamps_whatever_the_ports() {
         let of = |local, remote| secrets(0).timestamp_offset(&tuple(local, remote));

@@ -138,6 +138,8 @@ pub struct Config {
     pub tcp_max_orphans: u32,
     /// How long an orphan waits in FIN_WAIT_2.
     pub tcp_fin_timeout: Duration,
+    //= RFC 9293 3.8.4
+    //# This interval MUST be configurable (MUST-27) and MUST default to no less than two hours (MUST-28).
     /// The idle time before the first keep-alive probe.
     pub tcp_keepalive_time: Duration,
     /// The time between keep-alive probes.
@@ -168,15 +170,18 @@ pub struct Config {
     pub tcp_rto_min: Duration,
     /// The largest retransmission timeout (`tcp_rto_max_ms`).
     pub tcp_rto_max: Duration,
-    /// The congestion window restarts after the connection was idle for an RTO (RFC 5681 section 4.1).
+    /// The congestion window restarts after the connection was idle for an RTO (RFC 5681).
     pub tcp_slow_start_after_idle: bool,
     /// The initial number of duplicate ACKs that mean a loss.
     pub tcp_reordering: u8,
-    /// Tail loss probes (RFC 8985 section 7).
+    /// Tail loss probes (RFC 8985).
     pub tcp_early_retrans: bool,
     /// Check whether timeouts were spurious (F-RTO, RFC 5682).
     pub tcp_frto: bool,
-    /// Challenge ACKs of the whole host, per second, on average (RFC 5961 section 7).
+    //= RFC 5961 7
+    //# The values for both the time and number of ACKs SHOULD be tunable by the system administrator to accommodate
+    //# different perceived levels of threat and/or system resources.
+    /// Challenge ACKs of the whole host, per second, on average.
     pub tcp_challenge_ack_limit: u32,
     /// The least time between a connection's answers to segments outside its window.
     pub tcp_invalid_ratelimit: Duration,

@@ -7,6 +7,9 @@ use std::{ops::Deref, time::Duration};
 static DEFAULT: TcpOptions = TcpOptions {
     nodelay: false,
     cork: false,
+    //= RFC 9293 3.8.4
+    //# If keep-alives are included, the application MUST be able to turn them on or off for each TCP connection
+    //# (MUST-24), and they MUST default to off (MUST-25).
     keepalive: false,
     keep_idle: Duration::ZERO,
     keep_interval: Duration::ZERO,

@@ -13,11 +13,14 @@ use std::{hint::cold_path, ops::Range};
 /// Where segments go. It returns false if there was no room: the segment counts as not sent.
 pub(super) type Out<'o> = dyn FnMut(&Outgoing<'_>) -> bool + 'o;
 
-/// The MSS of a peer that names none (RFC 9293 section 3.7.1).
+//= RFC 9293 3.7.1
+//# If an MSS Option is not received at connection setup, TCP implementations MUST assume a default send MSS of 536
+//# (576 - 40) for IPv4 or 1220 (1280 - 60) for IPv6 (MUST-15).
+/// The MSS of a peer that names none; as in Linux also over IPv6.
 pub(super) const DEFAULT_MSS: u16 = 536;
-/// Timestamps in every segment, padded (RFC 7323 appendix A).
+/// Timestamps in every segment, padded to whole words.
 const TIMESTAMPS_LEN: u32 = 12;
-/// The most bytes of options (RFC 9293 section 3.1).
+/// The most bytes of options.
 const OPTIONS_MAX: u32 = 40;
 
 /// A segment of new data, which begins at SND.NXT.
@@ -119,9 +122,12 @@ impl Connection {
             {
                 range.end = range.end.min(end);
             }
-            // RFC 9293 section 3.8.6: a sender whose window was shrunk "SHOULD retransmit normally the old
-            // unacknowledged data between SND.UNA and SND.UNA+SND.WND". The head is sent in any case, to ask whether
-            // the window is open again.
+            //= RFC 9293 3.8.6
+            //# However, a sending TCP peer MUST be robust against window shrinking, which may cause the "usable
+            //# window" (see Section 3.8.6.2.1) to become negative (MUST-34). If this happens, the sender SHOULD NOT
+            //# send new data (SHLD-15), but SHOULD retransmit normally the old unacknowledged data between SND.UNA
+            //# and SND.UNA+SND.WND (SHLD-16).
+            // The head is sent in any case, to ask whether the window is open again.
             if range.end.after(self.snd_edge()) && range.start != self.snd_una {
                 return true;
             }
@@ -134,7 +140,13 @@ impl Connection {
         true
     }
 
-    /// RFC 8985 section 7.3: a segment of new data, if there is any, else the last segment again.
+    //= RFC 8985 7.3
+    //# If both conditions are met, then the sender SHOULD transmit a previously unsent data segment, if one exists
+    //# and the receive window allows, and increment the FlightSize accordingly.
+    //= RFC 8985 7.3
+    //# If such an unsent segment is not available, then the sender SHOULD retransmit the highest-sequence segment
+    //# sent so far and set TLP.is_retrans to true.
+    /// Sends the tail loss probe, if one is due.
     #[inline(always)]
     fn send_tail_probe(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         let Some(range) = self.tail_probe.take() else { return true };
@@ -241,8 +253,12 @@ impl Connection {
         if fin && window <= len {
             fin = false;
         }
-        // Sender-side silly window avoidance (RFC 9293 section 3.8.6.2.1): a segment is sent whole or not at all,
-        // until the probe timer sets `forced`.
+        //= RFC 9293 3.8.6.2.1
+        //# A TCP implementation MUST include a SWS avoidance algorithm in the sender (MUST-38).
+        //= RFC 5681 2
+        //# At any given time, a TCP MUST NOT send data with a sequence number higher than the sum of the highest
+        //# acknowledged sequence number and the minimum of cwnd and rwnd.
+        // A segment is sent whole or not at all, until the probe timer sets `forced`.
         if len > window || len == 0 && !fin {
             return None;
         }
@@ -272,6 +288,11 @@ impl Connection {
         true
     }
 
+    //= RFC 9293 3.7.4
+    //# A TCP implementation SHOULD implement the Nagle algorithm to coalesce short segments (SHLD-7).
+    //= RFC 9293 3.7.4
+    //# However, there MUST be a way for an application to disable the Nagle algorithm on an individual connection
+    //# (MUST-17).
     /// Whether a segment smaller than the MSS waits for more data: corked, or Nagle's algorithm in Minshall's
     /// variant, where only an earlier small segment in flight is a reason to wait.
     #[inline]
@@ -281,6 +302,8 @@ impl Connection {
         self.options.cork || self.more || !self.options.nodelay && small_in_flight
     }
 
+    //= RFC 9293 3.8.6.2.1
+    //# (3) or if at least a fraction Fs of the maximum window can be sent
     /// The most bytes of data in the next segment: the MSS less options, and no more than half of the largest window
     /// ever offered, so that one segment does not use up a small window (`tcp_bound_to_half_wnd`).
     #[inline]
@@ -304,6 +327,8 @@ impl Connection {
         most.min(self.snd_mss.saturating_sub(len)).max(1)
     }
 
+    //= RFC 9293 3.8.4
+    //# An implementation SHOULD send a keep-alive segment with no data (SHLD-12)
     /// Keep-alive and zero-window probe: as in Linux and BSD an empty segment below the window, which the peer has to
     /// answer.
     #[inline]
@@ -317,9 +342,13 @@ impl Connection {
 
     #[inline]
     pub(super) fn send_ack(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        //= RFC 9293 3.10.7.4
+        //# if the TCP endpoint is processing a series of queued segments, it MUST process them all before sending any
+        //# ACK segments (MUST-59).
+        //= RFC 5681 3.2
+        //# A TCP receiver SHOULD send an immediate duplicate ACK when an out-of-order segment arrives.
         // Segments that came together are acknowledged together, except to a peer without SACK, which needs three
-        // duplicates to see a loss. RFC 5681 section 4.2: "a TCP receiver SHOULD send an immediate duplicate ACK when
-        // an out-of-order segment arrives".
+        // duplicates to see a loss.
         while self.duplicate_acks > 0 {
             cold_path();
             if !self.emit_bare(self.sendable_seq(), Flags::ACK, now, out) {
@@ -375,6 +404,9 @@ impl Connection {
             flags = flags | Flags::FIN;
         }
         let len = range.end.min(data_end) - range.start;
+        //= RFC 9293 3.9.1.2
+        //# (1) MUST NOT buffer data indefinitely (MUST-60), and (2) MUST set the PSH bit in the last buffered segment
+        //# (i.e., when there is no more queued data to be sent) (MUST-61).
         if len > 0 && data_end.at_most(range.end) {
             flags = flags | Flags::PSH;
         }
@@ -430,6 +462,12 @@ impl Connection {
         outgoing
     }
 
+    //= RFC 7323 3.2
+    //# the TSopt MUST be sent in every non-<RST> segment for the duration of the connection, and SHOULD be sent in an
+    //# <RST> segment
+    //= RFC 7323 3.2
+    //# When the ACK bit is set in an outgoing segment, the sender MUST echo a recently received TSval sent by the
+    //# remote TCP in the TSval field of a Timestamps option.
     /// TSval and TSecr.
     #[inline]
     fn timestamp_option(&self, now: Instant) -> Option<(u32, u32)> {
@@ -470,11 +508,18 @@ impl Connection {
         self.ack_now = false;
     }
 
+    //= RFC 7323 2.3
+    //# The window field (SEG.WND) of every outgoing segment, with the exception of <SYN> segments, MUST be
+    //# right-shifted by Rcv.Wind.Shift bits:
     #[inline]
     pub(super) fn on_the_wire(&self, window: u32) -> u16 {
         (window >> self.rcv_shift).min(u16::MAX.into()) as u16
     }
 
+    //= RFC 9293 3.7.1
+    //# The maximum size of a segment that a TCP endpoint really sends, the "effective send MSS", MUST be the smaller
+    //# (MUST-16) of the send MSS (that reflects the available reassembly buffer size at the remote host, the EMTU_R
+    //# [19]) and the largest transmission size permitted by the IP layer (EMTU_S [19]):
     /// SND.MSS: what peer, path and application allow, less options.
     pub(super) fn effective_mss(&self) -> u32 {
         let least = self.shared.config.tcp_min_snd_mss;

@@ -5,7 +5,9 @@ use super::seq::Seq;
 use crate::wire::tcp::{self, Blocks, HEADER_LEN, Header, Opt, kind};
 use crate::wire::{self, Error};
 
-/// RFC 7323 section 2.3: a shift beyond 14 counts as 14.
+//= RFC 7323 2.3
+//# If a Window Scale option is received with a shift.cnt value larger than 14, the TCP [...] MUST use 14 instead of
+//# the specified value.
 const MAX_SHIFT: u8 = 14;
 /// Two NOPs and timestamps, which aligns the values: nearly every segment's options begin so.
 const TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
@@ -19,8 +21,13 @@ pub(crate) fn parse<'a>(packet: &tcp::Packet<&'a [u8]>, congested: bool) -> Segm
         seq: Seq(packet.seq()),
         ack: Seq(packet.ack()),
         flags,
+        //= RFC 9293 3.1
+        //# The window size MUST be treated as an unsigned number, or else large window sizes will appear like
+        //# negative windows and TCP will not work (MUST-1).
         window: packet.window(),
         urgent: packet.urgent(),
+        //= RFC 9293 3.1
+        //# A TCP implementation MUST be able to receive a TCP Option in any segment (MUST-5).
         options: options(packet.option_bytes(), flags.has(Flags::SYN)),
         congested,
         payload: packet.payload(),
@@ -47,10 +54,15 @@ fn any_options(bytes: &[u8], syn: bool) -> Options {
     for option in tcp::Options::new(bytes) {
         match option {
             Opt::Mss(mss) if syn && mss != 0 => options.mss = Some(mss),
+            //= RFC 7323 2.2
+            //# A Window Scale option in a segment without a SYN bit MUST be ignored.
             Opt::WindowScale(shift) if syn => options.window_scale = Some(shift.min(MAX_SHIFT)),
             Opt::SackPermitted if syn => options.sack_permitted = true,
             Opt::Sack(blocks) if !syn => options.sacks = sacks(blocks),
             Opt::Timestamps(value, echo) => options.timestamps = Some((value, echo)),
+            //= RFC 9293 3.1
+            //# A TCP implementation MUST (MUST-6) ignore without error any TCP Option it does not implement, assuming
+            //# that the option has a length field.
             _ => {}
         }
     }
@@ -245,6 +257,8 @@ mod tests {
         assert_eq!(bytes[20..], [2, 4, 5, 0xb4, 1, 1, 4, 2, 1, 3, 3, 7]);
     }
 
+    //= RFC 9293 3.1 test
+    //# the following options MUST be supported
     #[test]
     fn every_set_of_options_survives_the_round_trip() {
         let blocks = [(1, 2), (u32::MAX, 3), (5, 6), (8, 9)];
@@ -272,6 +286,8 @@ mod tests {
         }
     }
 
+    //= RFC 7323 2.2 test
+    //# A Window Scale option in a segment without a SYN bit MUST be ignored.
     #[test]
     fn options_count_only_where_they_belong() {
         let syn_only = [2, 4, 5, 0xb4, 3, 3, 7, 4, 2];
@@ -282,6 +298,8 @@ mod tests {
         assert_eq!(any_options(&sack, false).sacks.len(), 1);
     }
 
+    //= RFC 7323 2.3 test
+    //# If a Window Scale option is received with a shift.cnt value larger than 14, the TCP [...] MUST use 14 [...]
     #[test]
     fn a_shift_beyond_14_is_14_and_an_mss_of_0_is_none() {
         assert_eq!(any_options(&[3, 3, 255], true).window_scale, Some(14));

@@ -3,7 +3,7 @@
 use super::seq::Seq;
 use std::ops::{BitOr, Range};
 
-/// The control bits (RFC 9293 section 3.1, RFC 3168).
+/// The control bits of RFC 9293 and RFC 3168.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
 

@@ -103,6 +103,9 @@ impl SendBuffer {
         self.store.end()
     }
 
+    //= RFC 6675 4
+    //# SACK information is advisory and therefore SACKed data MUST NOT be removed from the TCP's retransmission
+    //# buffer until the data is cumulatively acknowledged [RFC2018].
     /// Drops the bytes before `una`, which may count a SYN or a FIN.
     #[inline]
     pub(super) fn ack(&mut self, una: Seq) {

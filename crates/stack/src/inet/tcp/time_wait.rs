@@ -110,7 +110,9 @@ impl TimeWaitEntry {
         let wait = state.wait;
         let stamp =
             segment.options.timestamps.zip(wait.timestamps).map(|(new, old)| (new.0, old.0));
-        // RFC 7323 section 5.3, R1.
+        //= RFC 7323 5.3
+        //# R1) If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid
+        //# (see later discussion), and if the RST bit is not set, then treat the arriving segment as not acceptable:
         let old = stamp.is_some_and(|(new, recent)| recent.wrapping_sub(new) as i32 > 0);
         if !old && segment.seq == wait.rcv_nxt && (segment.is_empty() || flags.has(Flags::RST)) {
             if flags.has(Flags::RST) {
@@ -128,8 +130,14 @@ impl TimeWaitEntry {
         }
         let control = Flags::SYN | Flags::ACK | Flags::RST;
         let syn = flags.0 & control.0 == Flags::SYN.0;
-        // RFC 6191 section 2, and RFC 9293 section 3.10.7.4 (MAY-2): a SYN that is newer by number or by
-        // timestamp.
+        //= RFC 9293 3.6.1
+        //# However, it MAY accept a new SYN from the remote TCP endpoint to reopen the connection directly from
+        //# TIME-WAIT state (MAY-2), if it: (1) assigns its initial sequence number for the new connection to be
+        //# larger than the largest sequence number it used on the previous connection incarnation
+        //= RFC 9293 3.6.1
+        //# This algorithm for reducing TIME-WAIT is a Best Current Practice that SHOULD be implemented since
+        //# Timestamp Options are commonly used
+        // Newer by number or by timestamp (RFC 6191).
         let newer = segment.seq.after(wait.rcv_nxt)
             || stamp.is_some_and(|(new, recent)| (new.wrapping_sub(recent) as i32) > 0);
         if syn && !old && newer {
@@ -145,8 +153,10 @@ impl TimeWaitEntry {
         if old || flags.has(Flags::ACK) {
             self.restart(&mut state, inet, now);
         }
-        // "When a connection is [...] in TIME-WAIT state": the peer repeats its FIN because our ACK was lost, or an
-        // old segment has come, which gets our present ACK.
+        //= RFC 9293 3.10.7.4
+        //# The only thing that can arrive in this state is a retransmission of the remote FIN. Acknowledge it, and
+        //# restart the 2 MSL timeout.
+        // Or an old segment has come, which gets our present ACK.
         let interval = config.tcp_invalid_ratelimit;
         let fin = flags.has(Flags::FIN) && !old;
         if !fin && state.answered_at.is_some_and(|at| now.since(at) < interval) {

@@ -67,7 +67,9 @@ impl Connection {
         }
     }
 
-    /// Recovery's timers, and when to give up (RFC 9293 section 3.8.3).
+    //= RFC 9293 3.8.3
+    //# The following procedure MUST be used to handle excessive retransmissions of data segments (MUST-20):
+    /// Recovery's timers, and when to give up.
     fn retransmission_timer(&mut self, now: Instant) {
         if self.user_timeout_over(self.stuck_since, now) {
             return self.give_up();
@@ -93,8 +95,10 @@ impl Connection {
     fn retransmits_timed_out(&self, now: Instant) -> bool {
         let config = &self.shared.config;
         if self.snd_wnd == 0 && !self.orphan {
-            // RFC 9293 section 3.8.6.1: a sender whose window was closed "SHOULD NOT time out" as long as the
-            // peer answers.
+            //= RFC 9293 3.8.6
+            //# but SHOULD NOT time out the connection if data beyond the right window edge is not acknowledged
+            //# (SHLD-17).
+            // As long as the peer answers.
             let patience = self.options.user_timeout.max(config.tcp_rto_max.saturating_mul(2));
             return now.since(self.last_ack_at) > patience;
         }
@@ -105,6 +109,8 @@ impl Connection {
         if self.orphan {
             retries = self.orphan_retries(self.recovery.rto() < config.tcp_rto_max);
         }
+        //= RFC 9293 3.8.3
+        //# The value of R2 SHOULD correspond to at least 100 seconds (SHLD-11).
         now.since(self.stuck_since)
             >= model_timeout(retries, config.tcp_rto_min, config.tcp_rto_max)
     }
@@ -149,8 +155,13 @@ impl Connection {
         self.syn_state = Some(syn_state);
     }
 
+    //= RFC 9293 3.8.6.1
+    //# Probing of zero (offered) windows MUST be supported (MUST-36).
+    //= RFC 9293 3.8.6.2.1
+    //# To avoid a resulting deadlock, it is necessary to have a timeout to force transmission of data, overriding the
+    //# SWS avoidance algorithm.
     /// Called after everything allowed was sent. If data is left and nothing in flight will bring an ACK, sets the
-    /// probe timer (RFC 9293 section 3.8.6.1). The same timer ends the wait of corked data.
+    /// probe timer. The same timer ends the wait of corked data.
     #[inline]
     pub(super) fn update_probe_timer(&mut self, now: Instant) {
         let waits = self.snd_una == self.snd_nxt && self.has_unsent();
@@ -166,6 +177,10 @@ impl Connection {
         (self.probes_out, self.probe_backoff) = (0, 0);
     }
 
+    //= RFC 9293 3.8.6.1
+    //# The transmitting host SHOULD send the first zero-window probe when a zero window has existed for the
+    //# retransmission timeout period (SHLD-29) (Section 3.8.1), and SHOULD increase exponentially the interval
+    //# between successive probes (SHLD-30).
     /// `tcp_probe0_when`.
     fn probe_interval(&mut self) -> Duration {
         self.recovery.process_deferred_ack();
@@ -204,8 +219,10 @@ impl Connection {
             most = self.orphan_retries(alive);
             too_long |= !alive && self.probe_backoff >= most;
         }
-        // As long as probes are answered they go on for ever (RFC 1122 section 4.2.2.17), except with
-        // TCP_USER_TIMEOUT, or without a socket: `tcp_probe_timer`, against "sockstress".
+        //= RFC 9293 3.8.6.1
+        //# As long as the receiving TCP peer continues to send acknowledgments in response to the probe segments, the
+        //# sending TCP peer MUST allow the connection to stay open (MUST-37).
+        // Except with TCP_USER_TIMEOUT, or without a socket: `tcp_probe_timer`, against "sockstress".
         if self.probes_out >= most || too_long {
             return self.give_up();
         }
@@ -225,8 +242,13 @@ impl Connection {
         }
     }
 
-    /// RFC 1122 section 4.2.3.6, as `tcp_keepalive_timer`. Segments do not move the timer: it checks the idle time
-    /// when it fires.
+    //= RFC 9293 3.8.4
+    //# Keep-alive packets MUST only be sent when no sent data is outstanding, and no data or acknowledgment packets
+    //# have been received for the connection within an interval (MUST-26).
+    //= RFC 9293 3.8.4
+    //# Consequently, if a keep-alive mechanism is implemented it MUST NOT interpret failure to respond to any
+    //# specific probe as a dead connection (MUST-29).
+    /// As `tcp_keepalive_timer`. Segments do not move the timer: it checks the idle time when it fires.
     #[cold]
     fn keepalive_timer(&mut self, now: Instant) {
         if !self.options.keepalive || matches!(self.state, State::SynSent | State::SynReceived) {
@@ -283,6 +305,8 @@ impl Connection {
         self.last_ack_at.max(self.last_data_in)
     }
 
+    //= RFC 9293 3.8.3
+    //# An application MUST (MUST-21) be able to set the value for R2 for a particular connection.
     /// `TCP_USER_TIMEOUT` (RFC 5482): whether it has passed since `since`.
     fn user_timeout_over(&self, since: Instant, now: Instant) -> bool {
         let limit = self.options.user_timeout;

@@ -25,8 +25,12 @@ enum Byte {
 }
 
 impl Connection {
-    /// Section 3.10.7.4, sixth: a segment in the window, with URG or while an urgent byte has yet to arrive
-    /// (`tcp_urg`).
+    //= RFC 9293 3.8.5
+    //# However, TCP implementations MUST still include support for the urgent mechanism (MUST-30).
+    //= RFC 9293 3.10.7.4
+    //# If the URG bit is set, RCV.UP <- max(RCV.UP,SEG.UP), and signal the user that the remote side has urgent data
+    //# if the urgent pointer (RCV.UP) is in advance of the data consumed.
+    /// A segment in the window, with URG or while an urgent byte has yet to arrive (`tcp_urg`).
     #[cold]
     pub(super) fn look_for_urgent(&mut self, segment: &Segment<'_>, now: Instant) {
         if segment.flags.has(Flags::URG) {
@@ -62,6 +66,10 @@ impl Connection {
         self.update_fast_path();
     }
 
+    //= RFC 9293 3.8.5
+    //# A TCP implementation MUST (MUST-32) inform the application layer asynchronously whenever it receives an urgent
+    //# pointer and there was previously no pending urgent data, or whenever the urgent pointer advances in the data
+    //# stream.
     /// Whether SIGURG is due, once for each urgent pointer.
     pub fn take_sigurg(&mut self) -> bool {
         std::mem::take(&mut self.sigurg_due)
@@ -105,6 +113,9 @@ impl Connection {
         usize::from(next && self.receiver.available() > 0)
     }
 
+    //= RFC 9293 3.8.5
+    //# The TCP implementation MUST (MUST-33) provide a way for the application to learn how much urgent data remains
+    //# to be read from the connection, or at least to determine whether more urgent data remains to be read [19].
     /// `SIOCATMARK`: the next byte to be read is the urgent one.
     pub fn is_at_mark(&self) -> bool {
         self.urgent_ahead() == Some(0)

@@ -15,8 +15,13 @@ pub enum AckNeed {
     Now,
 }
 
-/// The shortest and the longest delay. RFC 9293 section 3.8.6.3: "MUST be less than 0.5 seconds".
-/// Microseconds.
+//= RFC 9293 3.8.6.3
+//# A TCP endpoint SHOULD implement a delayed ACK (SHLD-18), but an ACK should not be excessively delayed; in
+//# particular, the delay MUST be less than 0.5 seconds (MUST-40).
+//= RFC 5681 4.2
+//# Specifically, an ACK SHOULD be generated for at least every second full-sized segment, and MUST be generated
+//# within 500 ms of the arrival of the first unacknowledged packet.
+/// The shortest and the longest delay. Microseconds.
 pub(in crate::inet::tcp) const DELAY_MIN: u32 = 40_000;
 pub(super) const DELAY_MAX: u32 = 200_000;
 /// How many segments are acknowledged at once when a connection is new, or when its sender may have restarted slow
@@ -111,9 +116,10 @@ impl Acks {
         self.measure(len, mss);
         self.adapt(window, now);
         let unacked = next - self.last_acked;
-        // RFC 9293 section 3.8.6.3: "An ACK SHOULD be generated for at least every second full-sized segment or
-        // 2*RMSS bytes of new data". If a reader polls a burst from the queue itself, the ACK waits until the burst
-        // is over (as GRO and LRO gather for one NAPI poll), unless the sender's window may still be small.
+        //= RFC 9293 3.8.6.3
+        //# An ACK SHOULD be generated for at least every second full-sized segment or 2*RMSS bytes of new data
+        // If a reader polls a burst from the queue itself, the ACK waits until the burst is over (as GRO and LRO
+        // gather for one NAPI poll), unless the sender's window may still be small.
         let enough = unacked > self.rcv_mss;
         let plenty = unacked >= PLENTY.min(limit / 2);
         self.schedule(plenty || enough && self.quick > 0, now);
@@ -124,8 +130,12 @@ impl Acks {
         }
     }
 
-    /// Something arrived that the sender must learn at once: data out of order, a filled hole, a duplicate (RFC 5681
-    /// section 4.2).
+    //= RFC 5681 4.2
+    //# Out-of-order data segments SHOULD be acknowledged immediately, in order to accelerate loss recovery.
+    //= RFC 5681 4.2
+    //# To provide feedback to senders recovering from losses, the receiver SHOULD send an immediate ACK when it
+    //# receives a data segment that fills in all or part of a gap in the sequence space.
+    /// Something arrived that the sender must learn at once: data out of order, a filled hole, a duplicate.
     #[inline]
     pub(super) fn at_once(&mut self, now: Instant) {
         (self.has_received, self.last) = (true, now);
@@ -259,7 +269,7 @@ impl Acks {
             _ if !self.has_received => self.refill(window),
             gap if gap <= DELAY_MIN / 2 => self.delay = self.delay / 2 + DELAY_MIN / 2,
             gap if gap < self.delay => self.delay = self.delay / 2 + gap,
-            // The sender's window may have been reset meanwhile (RFC 5681 section 4.1).
+            // The sender's window may have been reset meanwhile.
             gap if gap > DELAY_MAX => self.refill(window),
             _ => {}
         }

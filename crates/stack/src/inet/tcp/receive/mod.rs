@@ -125,8 +125,7 @@ impl Receiver {
         self.next
     }
 
-    /// Whether a segment with this number and SEG.LEN lies in the window, up to the furthest edge ever announced (RFC
-    /// 9293 section 3.10.7.4, first check).
+    /// Whether a segment with this number and SEG.LEN lies in the window, up to the furthest edge ever announced.
     #[inline]
     pub(super) fn acceptable(&self, seq: Seq, len: u32) -> bool {
         self.window.acceptable(self.next, seq, len)
@@ -195,6 +194,8 @@ impl Receiver {
             arrived.duplicate = true;
             self.report(again);
         }
+        //= RFC 9293 3.10.7.4
+        //# If a segment's contents straddle the boundary between old and new, only the new parts are processed.
         let new = seq.max(self.next)..end.min(self.window.edge()).min(self.fin.unwrap_or(end));
         let some = new.start.before(new.end);
         if new.start != self.next {
@@ -243,6 +244,8 @@ impl Receiver {
         arrived.new_in_order = (self.next - new.start) as usize;
     }
 
+    //= RFC 9293 3.10.7.4
+    //# Segments with higher beginning sequence numbers SHOULD be held for later processing (SHLD-31).
     /// Data beyond a hole; returns whether it was kept. `new` is not empty.
     fn queue_out_of_order(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) -> bool {
         let len = (new.end - new.start) as usize;

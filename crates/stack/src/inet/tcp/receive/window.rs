@@ -14,10 +14,12 @@ pub(super) struct Window {
     shift: u8,
 }
 
-/// The greatest shift (RFC 7323 section 2.3: "the shift count MUST be limited to 14").
+//= RFC 7323 2.3
+//# Thus, the shift count MUST be limited to 14 (which allows windows of 2^30 = 1 GiB).
+/// The greatest shift.
 pub(super) const MAX_SHIFT: u8 = 14;
 
-/// The largest buffer: the largest window there can be (RFC 7323 section 2.3).
+/// The largest buffer: the largest window there can be.
 const MOST: u32 = 1 << 30;
 
 impl Window {
@@ -29,8 +31,9 @@ impl Window {
         window
     }
 
-    /// What a SYN announces. RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set
-    /// [...] MUST NOT be scaled".
+    //= RFC 7323 2.2
+    //# The window field in a segment where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be scaled.
+    /// What a SYN announces.
     pub(super) fn initial(limit: u32) -> u16 {
         limit.min(u16::MAX.into()) as u16
     }
@@ -68,8 +71,12 @@ impl Window {
         self.clamp = if bytes == 0 { u32::MAX } else { bytes.max(2 * self.unit()) };
     }
 
-    /// The least step by which the edge moves. RFC 9293 section 3.8.6.2.2: RCV.NXT + RCV.WND stays "until the
-    /// reduction satisfies: RCV.BUFF - RCV.USER - RCV.WND >= min(Fr * RCV.BUFF, Eff.snd.MSS)", Fr being 1/2.
+    //= RFC 9293 3.8.6.2.2
+    //# A TCP implementation MUST include a SWS avoidance algorithm in the receiver (MUST-39).
+    //= RFC 9293 3.8.6.2.2
+    //# The suggested SWS avoidance algorithm for the receiver is to keep RCV.NXT+RCV.WND fixed until the reduction
+    //# satisfies: RCV.BUFF - RCV.USER - RCV.WND >= min( Fr * RCV.BUFF, Eff.snd.MSS )
+    /// The least step by which the edge moves; Fr is 1/2.
     #[inline]
     fn step(&self, mss: u32) -> u32 {
         (self.limit.min(self.clamp) / 2).min(mss).max(1)
@@ -87,23 +94,34 @@ impl Window {
         if new > left && new - left >= self.step(mss) {
             return new;
         }
+        //= RFC 9293 3.8.6
+        //# A TCP receiver SHOULD NOT shrink the window, i.e., move the right window edge to the left (SHLD-14).
         // Rounded up, so that nothing announced is taken back. A peer that uses less than a unit each time would get
         // more and more this way, so this stops an eighth of the buffer beyond the limit. There the field says less
-        // than was announced, by less than a unit, and what was announced is still accepted: RFC 7323 section 2.4 and
-        // appendix F demand one of the two.
+        // than was announced, by less than a unit, and what was announced is still accepted (`acceptable`).
         let up = left.saturating_add(unit - 1).min(u32::from(u16::MAX) << self.shift) & !(unit - 1);
         let bound = base + self.limit + (self.limit / 8).max(unit);
         if up <= left || (next + up).at_most(bound) { up } else { left.min(up) & !(unit - 1) }
     }
 
+    //= RFC 7323 2.4
+    //# When window scaling is in effect, the receiver SHOULD track the actual maximum window sequence number
     /// `window` has been announced with `next`.
     #[inline]
     pub(super) fn announced(&mut self, next: Seq, window: u32) {
         self.edge = self.edge.max(next + window);
     }
 
-    /// RFC 9293 section 3.4 table 6, as far as one segment shows it. An empty segment may also lie on the edge: a
-    /// peer that has used up the window sends its acknowledgments there.
+    //= RFC 9293 3.10.7.4
+    //# There are four cases for the acceptability test for an incoming segment:
+    //= RFC 9293 3.10.7.4
+    //# If the RCV.WND is zero, no segments will be acceptable, but special allowance should be made to accept valid
+    //# ACKs, URGs, and RSTs.
+    //= RFC 7323 2.4
+    //# The receiver MUST honor, as in window, any segment that would have been in window for any <ACK> sent by the
+    //# receiver.
+    /// Whether a segment lies in the window. An empty segment may also lie on the edge: a peer that has used up the
+    /// window sends its acknowledgments there.
     #[inline]
     pub(super) fn acceptable(&self, next: Seq, seq: Seq, len: u32) -> bool {
         if len == 0 {

@@ -76,6 +76,9 @@ impl Recovery {
         }
     }
 
+    //= RFC 6675 5
+    //# Upon the receipt of any ACK containing SACK information, the scoreboard MUST be updated via the Update ()
+    //# routine.
     /// Updates the scoreboard: DSACK, SACK blocks, the cumulative ACK.
     fn arrivals(
         &mut self,
@@ -150,7 +153,8 @@ impl Recovery {
         }
         let bare = !advanced && event.pure && event.sacks.is_empty();
         if self.tlp.acked(ack, tlp_duplicate, bare) == Verdict::Repaired {
-            // RFC 8985 section 7.4.2: "invoke a congestion control response".
+            //= RFC 8985 7.4.2
+            //# The sender then SHOULD invoke a congestion control response equivalent to a fast recovery.
             self.reduce();
             self.congestion.cwnd = self.congestion.cwnd.min(self.congestion.ssthresh);
         }
@@ -173,7 +177,16 @@ impl Recovery {
             .max(mss.min(arrival.delivered))
     }
 
-    /// Takes the round-trip sample of the ACK (RFC 6298 sections 3, 4; RFC 7323 section 4.2).
+    //= RFC 6298 3
+    //# TCP MUST use Karn's algorithm [KP87] for taking RTT samples. That is, RTT samples MUST NOT be made using
+    //# segments that were retransmitted
+    //= RFC 6298 3
+    //# A TCP implementation MUST take at least one RTT measurement per RTT (unless that is not possible per Karn's
+    //# algorithm).
+    //= RFC 7323 4.1
+    //# A TSecr value received in a segment MAY be used to update the averaged RTT measurement only if the segment
+    //# advances the left edge of the send window, i.e., SND.UNA is increased.
+    /// Takes the round-trip sample of the ACK.
     fn measure(
         &mut self,
         event: &AckEvent<'_>,
@@ -214,6 +227,9 @@ impl Recovery {
             nxt: self.nxt,
             now,
         };
+        //= RFC 8985 9.3
+        //# The Proportional Rate Reduction (PRR) algorithm [RFC6937] is RECOMMENDED for the specific congestion
+        //# control actions taken upon the losses detected by RACK-TLP.
         if matches!(self.phase, Phase::Cwr | Phase::Recovery) {
             let safe = arrival.advanced && found.bytes == 0;
             let (in_flight, ssthresh) = (self.in_flight(), self.congestion.ssthresh);
@@ -231,6 +247,9 @@ impl Recovery {
         // in slow start it grows if half of it was used.
         let used = self.window_limited
             || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.max_in_flight;
+        //= RFC 9438 4.6
+        //# Implementations that use _cwnd_ MUST use other measures to prevent _cwnd_ from growing when the volume of
+        //# bytes in flight is smaller than _cwnd_.
         // On a path that reorders any delivery counts; else only delivery in order.
         let forward = arrival.advanced || self.rack.reorderings > 0 && arrival.delivered > 0;
         if used && forward {
@@ -243,8 +262,11 @@ impl Recovery {
         if self.board.len() == 0 {
             (self.tlp.deadline, self.rack.deadline, self.reneged) = (None, None, None);
         } else if advanced {
-            // RFC 6298 section 5.3: "restart the retransmission timer". RFC 6582 section 3.2 step 3, without SACK:
-            // in recovery only for "the first partial ACK", as one round trip per hole can be too slow.
+            //= RFC 6298 5
+            //# (5.3) When an ACK is received that acknowledges new data, restart the retransmission timer so that it
+            //# will expire after RTO seconds (for the current value of RTO).
+            // RFC 6582 section 3.2 step 3, without SACK: in recovery only for "the first partial ACK", as one round
+            // trip per hole can be too slow.
             let partial =
                 !self.sack && self.phase == Phase::Recovery && self.una.before(self.high_seq);
             if !(self.timeout_restarted && partial) {

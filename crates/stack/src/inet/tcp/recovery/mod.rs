@@ -89,8 +89,8 @@ pub struct AckEvent<'a> {
     pub echoed: Option<Instant>,
     /// It carries ECE.
     pub ece: bool,
-    /// It carries no data, SYN or FIN, and its window is that of the ACK before (RFC 5681 section 2, "duplicate
-    /// acknowledgment" (b), (c), (e)).
+    /// It carries no data, SYN or FIN, and its window is that of the ACK before: it may be a duplicate acknowledgment
+    /// as RFC 5681 defines it.
     pub pure: bool,
     /// There is unsent data that the peer's window has room for.
     pub unsent: bool,
@@ -114,7 +114,7 @@ pub enum Fired {
     Nothing,
     /// A loss was found: call [`Recovery::next_retransmission`].
     Retransmit,
-    /// A tail loss probe (RFC 8985 section 7.3): send one segment of new data if there is any and the peer's window
+    /// A tail loss probe: send one segment of new data if there is any and the peer's window
     /// has room, whatever [`Recovery::room`] says, else this range again.
     Probe(Range<Seq>),
     /// The retransmission timeout, for the n-th time in a row: call [`Recovery::next_retransmission`].
@@ -205,7 +205,7 @@ pub struct Recovery {
     high_seq: Seq,
     /// Duplicate ACKs from a peer without SACK: each means a segment that has left the network.
     dup_acks: u32,
-    /// So many duplicate ACKs mean a loss (RFC 5681 section 3.2: three); more, after reordering.
+    /// So many duplicate ACKs mean a loss (RFC 5681: three); more, after reordering.
     dup_threshold: u8,
     /// A partial ACK has restarted the timeout once already.
     timeout_restarted: bool,
@@ -288,6 +288,9 @@ impl Recovery {
     pub fn sent(&mut self, range: Range<Seq>, now: Instant) {
         self.process_deferred_ack();
         let before = self.board.len();
+        //= RFC 6298 5
+        //# (5.1) Every time a packet containing data is sent (including a retransmission), if the timer is not
+        //# running, start it running so that it will expire after RTO seconds (for the current value of RTO).
         if before == 0 {
             self.timeout_from = now;
             self.congestion.idle(now.since(self.last_sent));
@@ -320,6 +323,14 @@ impl Recovery {
         }
     }
 
+    //= RFC 6675 5
+    //# (C) If cwnd - pipe >= 1 SMSS, the sender SHOULD transmit one or more segments as follows:
+    //= RFC 6675 5
+    //# (C.1) The scoreboard MUST be queried via NextSeg () for the sequence number range of the next segment to
+    //# transmit (if any), and the given segment sent.
+    //= RFC 8985 9.3
+    //# A segment marked as lost by RACK-TLP MUST NOT be retransmitted until congestion control deems this
+    //# appropriate.
     /// What to retransmit now, at most one segment: the most urgent of what is lost. `None`: nothing is lost, or the
     /// window has no room. Changes nothing until [`resent`](Self::resent).
     pub fn next_retransmission(&self) -> Option<Range<Seq>> {
@@ -363,6 +374,8 @@ impl Recovery {
         self.congestion.cwnd
     }
 
+    //= RFC 6298 5
+    //# (5.2) When all outstanding data has been acknowledged, turn off the retransmission timer.
     /// When [`timer`](Self::timer) is due: retransmission timeout, probe, or the end of the reordering window.
     pub fn deadline(&self) -> Option<Instant> {
         if self.board.len() == 0 || self.ack_deferred {
@@ -390,6 +403,9 @@ impl Recovery {
             && let Some(last) = self.board.back().map(|s| s.start..s.end)
             && self.tlp.fire()
         {
+            //= RFC 8985 7.3
+            //# After attempting to send a loss probe, regardless of whether a loss probe was sent, the sender MUST
+            //# re-arm the RTO timer, not the PTO timer, if the FlightSize is not zero.
             // Only a probe restarts the timeout. A sender that goes on sending schedules one probe after the other
             // (as in Linux even while one is in flight), and would never time out.
             self.timeout_from = now;
@@ -398,8 +414,8 @@ impl Recovery {
         if self.timeout() <= now { self.timed_out(now) } else { Fired::Nothing }
     }
 
-    /// Called before new data is queued: a window that was not used for a while shrinks. RFC 5681 section 4.1; by
-    /// half per timeout that passed, as in RFC 2861.
+    /// Called before new data is queued: a window that was not used for a while shrinks, by half per timeout that
+    /// passed, as in RFC 2861; RFC 5681 would shrink it to the restart window at once.
     #[inline]
     pub fn idle_restart(&mut self, now: Instant) {
         // No timeout is shorter than this, neither the present one nor one measured later.
@@ -481,7 +497,14 @@ impl Recovery {
         self.rtt.rto(self.settings.max_rto)
     }
 
-    /// Bytes estimated to be in the network ("pipe" of RFC 6675).
+    //= RFC 6675 4
+    //# This routine traverses the sequence space from HighACK to HighData and MUST set the "pipe" variable to an
+    //# estimate of the number of octets that are currently in transit between the TCP sender and the TCP receiver.
+    //= RFC 5681 3.2
+    //# On the first and second duplicate ACKs received at a sender, a TCP SHOULD send a segment of previously unsent
+    //# data per [RFC3042] provided that the receiver's advertised window allows, the total FlightSize would remain
+    //# less than or equal to cwnd plus 2*SMSS, and that new data is available for transmission.
+    /// Bytes estimated to be in the network.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         if self.ack_deferred {
@@ -536,8 +559,13 @@ impl Recovery {
         self.rtt.timeout(self.timeout_from, self.settings.max_rto)
     }
 
-    /// After new data, and after an ACK of new data: RFC 8985 section 7.2, "unless [the sender] is already in
-    /// fast recovery, RTO recovery, or segments have been SACKed".
+    //= RFC 8985 4
+    //# The connection MUST use selective acknowledgment (SACK) options [RFC2018], and the sender MUST keep SACK
+    //# scoreboard information on a per-connection basis
+    //= RFC 8985 7.2
+    //# The sender SHOULD start or restart a loss probe PTO timer after transmitting new data (that was not itself a
+    //# loss probe) or upon receiving an ACK that cumulatively acknowledges new data unless it is already in fast
+    //# recovery, RTO recovery, or segments have been SACKed (i.e., RACK.segs_sacked is not zero).
     #[inline(always)]
     fn schedule_probe(&mut self, now: Instant) {
         let quiet = matches!(self.phase, Phase::Open | Phase::Cwr)

@@ -81,6 +81,9 @@ impl Recovery {
         match self.phase {
             // Held "until something above high_seq is ACKed" (Linux), so that the CWR bit arrives.
             Phase::Cwr if self.una != self.high_seq => self.end_reduction(),
+            //= RFC 6675 5
+            //# (A) An incoming cumulative ACK for a sequence number greater than RecoveryPoint signals the end of
+            //# loss recovery, and the loss recovery phase MUST be terminated.
             Phase::Recovery => {
                 if self.undo.delayed(echoed_before) || self.undo.all_duplicates() {
                     self.undo_reduction(false);
@@ -97,6 +100,9 @@ impl Recovery {
         false
     }
 
+    //= RFC 5681 4.3
+    //# Finally, after all loss in the given window of segments has been successfully retransmitted, cwnd MUST be set
+    //# to no more than ssthresh and congestion avoidance MUST be used to further increase cwnd.
     fn end_reduction(&mut self) {
         if self.undo.open() || self.phase == Phase::Cwr {
             self.congestion.cwnd = self.congestion.ssthresh.max(self.congestion.mss);
@@ -204,12 +210,17 @@ impl Recovery {
             return self.rack_detect(now);
         }
         let lost = match self.phase {
-            // RFC 5681 section 3.2: the third duplicate. RFC 6582 section 3.2 step 3: a partial ACK.
+            //= RFC 5681 3.2
+            //# The TCP sender SHOULD use the "fast retransmit" algorithm to detect and repair loss, based on incoming
+            //# duplicate ACKs.
             Phase::Open | Phase::Cwr => self.dup_acks >= u32::from(self.dup_threshold),
+            // RFC 6582 section 3.2 step 3: a partial ACK.
             Phase::Recovery => advanced,
             Phase::Loss => false,
         };
         let before = self.board.bytes(SegmentState::Flight);
+        //= RFC 5681 3.2
+        //# The lost segment starting at SND.UNA MUST be retransmitted
         if lost {
             self.board.mark_front_lost();
         }
@@ -232,6 +243,9 @@ impl Recovery {
         self.reduce()
     }
 
+    //= RFC 5681 3.2
+    //# When the third duplicate ACK is received, a TCP MUST set ssthresh to no more than the value given in equation
+    //# (4).
     fn enter_recovery(&mut self, ece: bool, delivered: u32) {
         let out = self.board.retransmitted_bytes();
         let saved = match self.phase {
@@ -277,20 +291,32 @@ impl Recovery {
         true
     }
 
-    /// The retransmission timeout (RFC 6298 section 5.4 on, RFC 5681 section 3.1, RFC 8985 section 6.3).
+    //= RFC 6298 5
+    //# (5.4) Retransmit the earliest segment that has not been acknowledged by the TCP receiver.
+    //= RFC 6298 5
+    //# (5.6) Start the retransmission timer, such that it expires after RTO seconds (for the value of RTO after the
+    //# doubling operation outlined in 5.5).
+    /// The retransmission timeout.
     pub(super) fn timed_out(&mut self, now: Instant) -> Fired {
         let fresh = matches!(self.phase, Phase::Open | Phase::Cwr);
         self.timeouts += 1;
         self.rtt.backoff += 1;
         self.dup_acks = 0;
         self.reneged = None;
+        //= RFC 6675 5.1
+        //# Further, a SACK TCP sender SHOULD utilize all SACK information made available during the loss recovery
+        //# following an RTO.
         if self.sack {
             self.rack.timed_out(&mut self.board, self.rtt.min(), self.rtt.srtt(), now);
         } else {
-            // It is not known what arrived (RFC 5681 section 3.1): everything from SND.UNA on is retransmitted.
+            // It is not known what arrived: everything from SND.UNA on is retransmitted.
             self.board.mark_lost_where(|_| true);
         }
-        // The threshold is reduced once per window, not with each timeout of the same segment.
+        //= RFC 5681 3.1
+        //# When a TCP sender detects segment loss using the retransmission timer and the given segment has not yet
+        //# been resent by way of the retransmission timer, the value of ssthresh MUST be set to no more than the
+        //# value given in equation (4):
+        // With CUBIC it is that of RFC 9438. Once per window, not with each timeout of the same segment.
         let first = self.phase == Phase::Loss && self.timeouts == 1;
         if self.phase == Phase::Open || !self.una.before(self.high_seq) || first {
             let saved = self.reduce();
@@ -298,7 +324,14 @@ impl Recovery {
         }
         self.tlp.clear();
         self.congestion.timed_out();
+        //= RFC 5681 3.1
+        //# Furthermore, upon a timeout (as specified in [RFC2988]) cwnd MUST be set to no more than the loss window,
+        //# LW, which equals 1 full-sized segment (regardless of the value of IW).
         self.congestion.cwnd = self.in_flight() + self.congestion.mss;
+        //= RFC 6675 5.1
+        //# If an RTO occurs during loss recovery as specified in this document, RecoveryPoint MUST be set to
+        //# HighData. Further, the new value of RecoveryPoint MUST be preserved and the loss recovery algorithm
+        //# outlined in this document MUST be terminated.
         (self.phase, self.high_seq) = (Phase::Loss, self.nxt);
         self.frto = self.settings.frto && (fresh || self.timeouts > 1);
         self.new_first = false;

@@ -8,10 +8,12 @@ use super::{
 use crate::time::Instant;
 use std::time::Duration;
 
-/// RFC 8985 section 6.2 step 4: "RACK.reo_wnd_persist = 16" recoveries.
+//= RFC 8985 6.2
+//# Therefore, RACK persists using the inflated RACK.reo_wnd for up to 16 loss recoveries, after which it resets
+//# RACK.reo_wnd to its starting value, min_RTT / 4.
 const PERSIST: u8 = 16;
 
-/// The variables of RFC 8985 section 5.2, by their names there.
+/// The variables of RFC 8985, by their names there.
 #[derive(Debug, Default)]
 pub(super) struct Rack {
     /// RACK.segment: the segment with the latest send time of all delivered.
@@ -47,8 +49,10 @@ impl Rack {
         now: Instant,
     ) {
         let rtt = now.since(sent.at);
-        // Section 6.2 step 2: the ACK of a retransmission may be for the original: "ACK.ts_option.echo_reply <
-        // Segment.xmit_ts", or it came sooner than the shortest round trip.
+        //= RFC 8985 6.2
+        //# To avoid spurious inferences, ignore a segment as invalid if any of its sequence range has been
+        //# retransmitted before and if either of two conditions is true:
+        // Its timestamp shows that the ACK is for the original, or it came sooner than the shortest round trip.
         if sent.retransmitted
             && (before.is_some_and(|b| b <= sent.at) || min.is_some_and(|min| rtt < min))
         {
@@ -56,7 +60,10 @@ impl Rack {
         }
         self.advanced = true;
         self.rtt = rtt;
-        // RACK_sent_after(sent, RACK.segment).
+        //= RFC 8985 6.2
+        //# If Segment.xmit_ts equals RACK.xmit_ts (e.g., due to clock granularity limits), then compare
+        //# Segment.end_seq and RACK.end_seq to break the tie when deciding whether to update the RACK.segment's
+        //# associated state.
         if self.xmit < sent.at || self.xmit == sent.at && self.end.before(sent.end) {
             (self.xmit, self.end) = (sent.at, sent.end);
         }
@@ -70,8 +77,11 @@ impl Rack {
         self.highest(sent.end);
     }
 
-    /// Section 6.2 step 3: an original was delivered after a segment sent later; `fack` is from before this ACK. A
-    /// retransmitted segment counts too if the timestamp shows that the ACK is for its original.
+    //= RFC 8985 6.2
+    //# If a never-retransmitted segment that's below RACK.fack is (selectively or cumulatively) acknowledged, it has
+    //# been delivered out of order.
+    /// `fack` is from before this ACK. A retransmitted segment counts too if the timestamp shows that the ACK is for
+    /// its original.
     #[inline]
     pub fn out_of_order(&mut self, sent: &Sent, before: Option<Instant>) {
         let original = !sent.retransmitted || before.is_some_and(|before| before <= sent.at);
@@ -84,7 +94,13 @@ impl Rack {
         self.fack = self.fack.max(end);
     }
 
-    /// Step 4, on a DSACK: once per round the window grows by a quarter of the shortest round trip.
+    //= RFC 8985 4
+    //# RACK DSACK-based reordering window adaptation is RECOMMENDED but is not required.
+    //= RFC 8985 6.2
+    //# The RACK.reo_wnd increases linearly for every round trip in which the sender receives some DSACK option so
+    //# that after N round trips in which a DSACK is received, the RACK.reo_wnd becomes (N+1) * min_RTT / 4, with an
+    //# upper-bound of SRTT.
+    /// A DSACK has come.
     pub fn duplicate(&mut self, una: Seq, nxt: Seq) {
         // A round of long ago, since which the sequence numbers have wrapped, is not within the data in flight.
         if self.dsack_round.is_some_and(|round| una.before(round) && round.at_most(nxt)) {
@@ -95,7 +111,7 @@ impl Rack {
         self.persist = PERSIST;
     }
 
-    /// Step 4, at the end of a recovery.
+    /// A recovery has ended.
     pub fn recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {
@@ -103,6 +119,15 @@ impl Rack {
         }
     }
 
+    //= RFC 8985 3.3.2
+    //# The reordering window SHOULD be set to zero if no reordering has been observed on the connection so far, and
+    //# either (a) three segments have been SACKed since the last recovery or (b) the sender is already in fast or RTO
+    //# recovery.
+    //= RFC 8985 3.3.2
+    //# Otherwise, the reordering window SHOULD start from a small fraction of the round-trip time or zero if no
+    //# round-trip time estimate is available.
+    //= RFC 8985 3.3.2
+    //# The RACK reordering window MUST be bounded, and this bound SHOULD be SRTT.
     /// RACK_update_reo_wnd: how much later than expected a segment is not lost yet. `certain`: in recovery, or enough
     /// was SACKed.
     fn window(&self, certain: bool, min: Option<Duration>, srtt: Option<Duration>) -> Duration {
@@ -110,10 +135,14 @@ impl Rack {
             return Duration::ZERO;
         }
         let quarter = min.unwrap_or_default() / 4;
-        // "RACK.reo_wnd = min(RACK.reo_wnd_mult * RACK.min_RTT / 4, SRTT)"
         (quarter * u32::from(self.quarters)).min(srtt.unwrap_or_default())
     }
 
+    //= RFC 8985 6.2
+    //# For each segment that has not been SACKed, RACK considers that segment lost if another segment that was sent
+    //# later has been delivered and the reordering window has passed.
+    //= RFC 8985 6.2
+    //# For timely loss detection, it is RECOMMENDED that the sender install a reordering timer.
     /// RACK_detect_loss: marks lost segments, and sets the timer for later ones. The list of segments in flight is in
     /// the order of sending, so the first that is not lost ends the search.
     pub fn detect(
@@ -132,7 +161,7 @@ impl Rack {
                 break;
             }
             if sent.at + wait > now {
-                // "timeout = max(remaining, timeout)": of all segments sent before RACK.segment, which is the latest.
+                // Of all segments sent before RACK.segment, the latest.
                 self.deadline = Some(self.xmit + wait);
                 break;
             }
@@ -148,7 +177,10 @@ impl Rack {
         self.xmit > sent.at || self.xmit == sent.at && self.end.after(sent.end)
     }
 
-    /// RACK_mark_losses_on_RTO (section 6.3): the first segment, and all that are older than a round trip.
+    //= RFC 8985 6.3
+    //# Upon RTO timer expiration, RACK marks the first outstanding segment as lost (since it was sent an RTO ago);
+    //# for all the other segments, RACK only marks the segment as lost if the time elapsed since the segment was
+    //# transmitted is at least the sum of the recent RTT and the reordering window.
     pub fn timed_out(
         &mut self,
         board: &mut Scoreboard,

@@ -5,11 +5,13 @@ use super::super::seq::Seq;
 use crate::time::Instant;
 use std::time::Duration;
 
-/// RFC 6298 section 2.1: "Until a round-trip time (RTT) measurement has been made [...] the sender SHOULD set
-/// RTO <- 1 second".
+//= RFC 6298 2
+//# (2.1) Until a round-trip time (RTT) measurement has been made for a segment sent between the sender and receiver,
+//# the sender SHOULD set RTO <- 1 second
 const INITIAL: Duration = Duration::from_secs(1);
-/// RFC 6298 section 5.7: after a lost SYN "the RTO MUST be re-initialized to 3 seconds when data transmission
-/// begins".
+//= RFC 6298 5
+//# the RTO MUST be re-initialized to 3 seconds when data transmission begins (i.e., after the three-way handshake
+//# completes).
 const AFTER_LOST_SYN: Duration = Duration::from_secs(3);
 /// How long the shortest round trip is kept: from half of `net.ipv4.tcp_min_rtt_wlen` up to all of it.
 const HALF_WINDOW: Duration = Duration::from_secs(150);
@@ -53,6 +55,16 @@ impl Rtt {
         }
     }
 
+    //= RFC 6298 2
+    //# (2.2) When the first RTT measurement R is made, the host MUST set SRTT <- R RTTVAR <- R/2 RTO <- SRTT + max
+    //# (G, K*RTTVAR)
+    //= RFC 6298 2
+    //# SRTT <- (1 - alpha) * SRTT + alpha * R'
+    //= RFC 6298 5
+    //# Note that after retransmitting, once a new RTT measurement is obtained (which can only happen when new data
+    //# has been sent and acknowledged), the computations outlined in Section 2 are performed, including the
+    //# computation of RTO, which may result in "collapsing" RTO back down after it has been subject to exponential
+    //# back off (rule 5.5).
     /// Takes a sample. `una` and `nxt` delimit the rounds.
     #[inline(always)]
     pub fn sample(&mut self, rtt: Duration, una: Seq, nxt: Seq, min: Duration, max: Duration) {
@@ -87,6 +99,9 @@ impl Rtt {
         self.backoff = 0;
     }
 
+    //= RFC 8985 6.2
+    //# The sender SHOULD track a windowed min-filtered estimate of recent RTT measurements that can adapt when
+    //# migrating to significantly longer paths rather than tracking a simple global minimum of all RTT measurements.
     /// Takes a sample that a delayed acknowledgment has not lengthened more than necessary.
     #[inline(always)]
     pub fn shortest(&mut self, rtt: Duration, now: Instant) {
@@ -118,6 +133,11 @@ impl Rtt {
         (shortest != u64::MAX).then(|| Duration::from_nanos(shortest))
     }
 
+    //= RFC 6298 5
+    //# (5.5) The host MUST set RTO <- RTO * 2 ("back off the timer"). The maximum value discussed in (2.5) above may
+    //# be used to provide an upper bound to this doubling operation.
+    //= RFC 6298 2
+    //# (2.5) A maximum value MAY be placed on RTO provided it is at least 60 seconds.
     /// The timeout, with backoff.
     pub fn rto(&self, max: Duration) -> Duration {
         match self.backoff {

@@ -168,6 +168,9 @@ impl Scoreboard {
         self.ring.iter()
     }
 
+    //= RFC 8985 4
+    //# For each data segment sent, the sender MUST store its most recent transmission time with a timestamp whose
+    //# granularity is finer than 1/4 of the minimum RTT of the connection.
     /// Adds new data sent now, in segments of at most `mss` bytes.
     pub fn push(&mut self, range: Range<Seq>, mss: u32, now: Instant) {
         let mut start = range.start;
@@ -231,6 +234,9 @@ impl Scoreboard {
         bytes
     }
 
+    //= RFC 6675 4
+    //# Given the information provided in an ACK, each octet that is cumulatively ACKed or SACKed should be marked
+    //# accordingly in the scoreboard data structure, and the total number of octets SACKed should be recorded.
     /// Removes everything before `una`. `report` gets each segment as it was, or the removed part of it.
     pub fn ack(&mut self, una: Seq, mut report: impl FnMut(&Sent)) {
         while let Some(&sent) = self.ring.front().filter(|s| s.start.before(una)) {

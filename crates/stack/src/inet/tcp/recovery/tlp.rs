@@ -8,7 +8,8 @@ use std::{ops::Range, time::Duration};
 /// Added if more than one segment is in flight: timers, the peer's too, are no more exact than this (Linux:
 /// TCP_TIMEOUT_MIN, two jiffies).
 const SLACK: Duration = Duration::from_millis(2);
-/// PTO before the first round-trip sample.
+//= RFC 8985 7.2
+//# Second, when there is no SRTT estimate available, the PTO SHOULD be 1 second.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// The probe.
@@ -33,8 +34,15 @@ pub(super) enum Verdict {
 }
 
 impl Tlp {
-    /// TLP_calc_PTO (section 7.2), from now on; not after the timeout. `single`: one segment is in flight, whose ACK
-    /// the peer may delay for `delay`.
+    //= RFC 8985 7.2
+    //# First, the default PTO interval is 2*SRTT.
+    //= RFC 8985 7.2
+    //# Third, when the FlightSize is one segment, the sender MAY inflate the PTO by TLP.max_ack_delay to accommodate
+    //# a potentially delayed acknowledgment and reduce the risk of spurious retransmissions.
+    //= RFC 8985 7.2
+    //# Finally, if the time at which an RTO would fire (here denoted as "TCP_RTO_expiration()") is sooner than the
+    //# computed time for the PTO, then the sender schedules a TLP to be sent at that RTO time.
+    /// `single`: one segment is in flight, whose ACK the peer may delay for `delay`.
     pub fn schedule(
         &mut self,
         srtt: Option<Duration>,
@@ -58,7 +66,9 @@ impl Tlp {
         self.end.is_none() && !self.armed
     }
 
-    /// The timer has fired; false if a probe is outstanding already ("TLP.end_seq is None", section 7.3).
+    //= RFC 8985 7.3
+    //# First, there is no other previous loss probe still in flight.
+    /// The timer has fired; false if a probe is outstanding already.
     pub fn fire(&mut self) -> bool {
         self.deadline = None;
         self.armed = self.end.is_none();
@@ -79,7 +89,8 @@ impl Tlp {
         self.retransmitted && self.end.is_some()
     }
 
-    /// Clears the probe: recovery or a timeout has begun.
+    //= RFC 8985 7.1
+    //# Reset TLP.is_retrans and TLP.end_seq when initiating a connection, fast recovery, or RTO recovery.
     pub fn clear(&mut self) {
         *self = Tlp::default();
     }
@@ -89,7 +100,12 @@ impl Tlp {
         self.retransmitted && self.end == Some(block.end)
     }
 
-    /// TLP_process_ack (section 7.4.2). `duplicate`: a DSACK for the probe; `bare`: nothing new in the ACK.
+    //= RFC 8985 7.4.2
+    //# If the TLP sender does not receive such an indication, then it MUST assume that the original data segment, the
+    //# TLP retransmission, or a corresponding ACK was lost for congestion control purposes.
+    //= RFC 8985 7.4.2
+    //# The sender considers the TLP episode to be done and records that fact by setting TLP.end_seq to None.
+    /// TLP_process_ack. `duplicate`: a DSACK for the probe; `bare`: nothing new in the ACK.
     pub fn acked(&mut self, ack: Seq, duplicate: bool, bare: bool) -> Verdict {
         self.armed = false;
         let Some(end) = self.end.filter(|&end| ack == end || ack.after(end)) else {

@@ -46,17 +46,22 @@ pub(super) fn an_answer_carries_the_acknowledgment() {
     t.silent(secs(1));
 }
 
+//= RFC 9293 3.8.6.3 test
+//# A TCP endpoint SHOULD implement a delayed ACK (SHLD-18), but an ACK should not be excessively delayed; in [...]
+//= RFC 5681 4.2 test
+//# Specifically, an ACK SHOULD be generated for at least every second full-sized segment, and MUST be generated [...]
 #[test]
 pub(super) fn without_an_answer_the_acknowledgment_comes_after_40_ms() {
-    // RFC 9293 section 3.8.6.3: "MUST be less than 0.5 seconds"; Linux's TCP_ATO_MIN.
+    // Linux's TCP_ATO_MIN.
     let (mut t, at) = settled();
     t.inject(&format!("P. {at}:{}(10) ack 201", at + 10));
     t.expect_after(1..=200, &format!(". 201:201(0) ack {}", at + 10));
 }
 
+//= RFC 9293 3.8.6.3 test
+//# An ACK SHOULD be generated for at least every second full-sized segment or 2*RMSS bytes of new data
 #[test]
 pub(super) fn every_second_full_segment_is_acknowledged_at_once() {
-    // RFC 9293 section 3.8.6.3: "a stream of full-sized segments […] an ACK for at least every second".
     let (mut t, mut at) = settled();
     for _ in 0..20 {
         t.inject_quietly(&format!(". {at}:{}(1000) ack 201", at + 1_000));
@@ -81,9 +86,14 @@ pub(super) fn quick_ack_switches_delays_off_and_on() {
     t.expect_after(1..=200, ". 1:1(0) ack 11");
 }
 
+//= RFC 5681 4.2 test
+//# Out-of-order data segments SHOULD be acknowledged immediately, in order to accelerate loss recovery.
+//= RFC 5681 4.2 test
+//# To provide feedback to senders recovering from losses, the receiver SHOULD send an immediate ACK when it [...]
+//= RFC 5681 3.2 test
+//# A TCP receiver SHOULD send an immediate duplicate ACK when an out-of-order segment arrives.
 #[test]
 pub(super) fn out_of_order_and_hole_filled_are_acknowledged_at_once() {
-    // RFC 5681 section 4.2.
     let (mut t, at) = settled();
     let sack = format!("{}:{}", at + 1_000, at + 2_000);
     t.inject(&format!(". {sack}(1000) ack 201"));
@@ -140,6 +150,8 @@ pub(super) fn duplicates_are_not_reported_if_switched_off() {
     t.expect(". 1:1(0) ack 1001 <no sack>");
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If a segment's contents straddle the boundary between old and new, only the new parts are processed.
 #[test]
 pub(super) fn the_new_part_of_a_partly_old_segment_is_taken() {
     let mut t = Script::established();
@@ -171,6 +183,8 @@ pub(super) fn without_sack_an_acknowledgment_out_of_order_says_only_what_is_miss
     t.expect(". 1:1(0) ack 1 <no sack>");
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If an incoming segment is not acceptable, an acknowledgment should be sent in reply (unless the RST bit is [...]
 #[test]
 pub(super) fn data_beyond_the_window_is_dropped_and_answered() {
     let mut t = Setup::new().options(|o| o.receive_buffer = 4_000).established();
@@ -239,9 +253,13 @@ pub(super) fn a_peer_without_sack_gets_all_duplicate_acks_despite_a_full_ring() 
     t.expect_nothing();
 }
 
+//= RFC 9293 3.10.7.4 test
+//# if the TCP endpoint is processing a series of queued segments, it MUST process them all before sending any [...]
+//= RFC 5681 3.2 test
+//# A TCP receiver SHOULD send an immediate duplicate ACK when an out-of-order segment arrives.
 #[test]
 pub(super) fn a_peer_without_sack_gets_one_duplicate_ack_for_each_segment_of_a_batch() {
-    // RFC 5681 section 3.2: fast retransmit needs three. With SACK, one ACK reports everything.
+    // Fast retransmit needs three. With SACK, one ACK reports everything.
     for (peer, duplicates) in [("<mss 1000>", 3), ("<mss 1000,sackOK>", 1)] {
         let mut t = Setup::new().peer(peer).established();
         t.set_ring_full(true);
@@ -261,6 +279,8 @@ pub(super) fn a_peer_without_sack_gets_one_duplicate_ack_for_each_segment_of_a_b
     }
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If the FIN bit is set, signal the user "connection closing" and return any pending RECEIVEs with same [...]
 #[test]
 pub(super) fn a_fin_on_a_silent_connection_is_acknowledged_at_once() {
     let mut t = Script::established();

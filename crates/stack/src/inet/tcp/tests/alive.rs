@@ -15,6 +15,8 @@ fn keeping() -> Setup {
     })
 }
 
+//= RFC 9293 3.8.4 test
+//# If keep-alives are included, the application MUST be able to turn them on or off for each TCP connection [...]
 #[test]
 pub(super) fn an_idle_connection_is_not_touched() {
     let mut t = Script::established();
@@ -22,9 +24,12 @@ pub(super) fn an_idle_connection_is_not_touched() {
     t.check_state(Established);
 }
 
+//= RFC 9293 3.8.4 test
+//# An implementation SHOULD send a keep-alive segment with no data (SHLD-12)
+//= RFC 9293 3.8.4 test
+//# Keep-alive packets MUST only be sent when no sent data is outstanding, and no data or acknowledgment packets [...]
 #[test]
 pub(super) fn keep_alive_probes_an_idle_peer_until_it_answers() {
-    // RFC 9293 section 3.8.4.
     let mut t = keeping().established();
     for _ in 0..3 {
         t.expect_after(10_000..=10_000, ". 0:0(0) ack 1");
@@ -33,6 +38,8 @@ pub(super) fn keep_alive_probes_an_idle_peer_until_it_answers() {
     t.check_state(Established);
 }
 
+//= RFC 9293 3.8.4 test
+//# Consequently, if a keep-alive mechanism is implemented it MUST NOT interpret failure to respond to any [...]
 #[test]
 pub(super) fn keep_alive_gives_up_and_resets() {
     let mut t = keeping().established();
@@ -45,6 +52,8 @@ pub(super) fn keep_alive_gives_up_and_resets() {
     assert_eq!(t.error(), Some(libc::ETIMEDOUT));
 }
 
+//= RFC 9293 3.8.4 test
+//# Keep-alive packets MUST only be sent when no sent data is outstanding, and no data or acknowledgment packets [...]
 #[test]
 pub(super) fn data_from_the_peer_postpones_keep_alive() {
     let mut t = keeping().established();
@@ -57,6 +66,8 @@ pub(super) fn data_from_the_peer_postpones_keep_alive() {
     t.inject(". 11:11(0) ack 1");
 }
 
+//= RFC 9293 3.8.4 test
+//# Keep-alive packets MUST only be sent when no sent data is outstanding, and no data or acknowledgment packets [...]
 #[test]
 pub(super) fn keep_alive_does_not_probe_while_data_is_in_flight() {
     // Data in flight already shows whether the peer is alive: after 10 s of silence, and after 20.
@@ -72,6 +83,8 @@ pub(super) fn keep_alive_does_not_probe_while_data_is_in_flight() {
     t.check_state(Established);
 }
 
+//= RFC 9293 3.8.4 test
+//# If keep-alives are included, the application MUST be able to turn them on or off for each TCP connection [...]
 #[test]
 pub(super) fn keep_alive_switched_on_later_works_too() {
     let mut t = Script::established();
@@ -85,9 +98,13 @@ pub(super) fn keep_alive_switched_on_later_works_too() {
     t.inject(". 1:1(0) ack 1");
 }
 
+//= RFC 9293 3.8.3 test
+//# The following procedure MUST be used to handle excessive retransmissions of data segments (MUST-20):
+//= RFC 9293 3.8.3 test
+//# The value of R2 SHOULD correspond to at least 100 seconds (SHLD-11).
 #[test]
 pub(super) fn a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes() {
-    // RFC 9293 section 3.8.3 R2: "at least 100 seconds"; Linux's 924.6 s.
+    // Linux's 924.6 s.
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -99,6 +116,8 @@ pub(super) fn a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes
     assert_eq!(t.error(), Some(libc::ETIMEDOUT));
 }
 
+//= RFC 9293 3.8.6 test
+//# but SHOULD NOT time out the connection if data beyond the right window edge is not acknowledged (SHLD-17).
 #[test]
 pub(super) fn with_an_unlimited_rto_max_a_closed_window_ends_no_connection() {
     // If the peer closes its window meanwhile, the limit is twice `tcp_rto_max`.
@@ -113,6 +132,8 @@ pub(super) fn with_an_unlimited_rto_max_a_closed_window_ends_no_connection() {
     t.silent(secs(5));
 }
 
+//= RFC 9293 3.9.2.2 test
+//# Since these Unreachable messages indicate soft error conditions, a TCP implementation MUST NOT abort the [...]
 #[test]
 pub(super) fn an_icmp_error_is_reported_when_the_connection_times_out() {
     let mut t = Script::established();
@@ -125,6 +146,8 @@ pub(super) fn an_icmp_error_is_reported_when_the_connection_times_out() {
     assert_eq!(t.error(), Some(libc::EHOSTUNREACH));
 }
 
+//= RFC 9293 3.8.3 test
+//# An application MUST (MUST-21) be able to set the value for R2 for a particular connection.
 #[test]
 pub(super) fn user_timeout_gives_up_in_time() {
     let mut t = Setup::new().options(|o| o.user_timeout = secs(5)).established();
@@ -156,9 +179,12 @@ pub(super) fn user_timeout_also_ends_a_connection_that_keeps_writing() {
     assert_eq!(t.error(), Some(libc::ETIMEDOUT));
 }
 
+//= RFC 6298 5 test
+//# (5.5) The host MUST set RTO <- RTO * 2 ("back off the timer"). The maximum value discussed in (2.5) above [...]
+//= RFC 6298 5 test
+//# (5.6) Start the retransmission timer, such that it expires after RTO seconds (for the value of RTO after the [...]
 #[test]
 pub(super) fn retransmission_intervals_double() {
-    // RFC 6298 section 5.5.
     let config = |c: &mut super::super::Config| c.tcp_early_retrans = false;
     let mut t = Setup::new().config(config).established();
     t.send(10);
@@ -227,9 +253,10 @@ pub(super) fn linger_of_zero_resets() {
     t.check_state(Closed);
 }
 
+//= RFC 9293 3.6.1 test
+//# If such a host issues a CLOSE call while received data is still pending in the TCP connection, or if new [...]
 #[test]
 pub(super) fn close_with_data_unread_resets() {
-    // RFC 2525 section 2.17.
     let mut t = Script::established();
     t.inject("P. 1:11(10) ack 1");
     t.ignore();
@@ -238,9 +265,10 @@ pub(super) fn close_with_data_unread_resets() {
     t.check_state(Closed);
 }
 
+//= RFC 9293 3.6.1 test
+//# If such a host issues a CLOSE call while received data is still pending in the TCP connection, or if new [...]
 #[test]
 pub(super) fn data_that_comes_after_close_is_answered_with_a_reset() {
-    // RFC 9293 section 3.6.1.
     let mut t = Script::established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -250,6 +278,8 @@ pub(super) fn data_that_comes_after_close_is_answered_with_a_reset() {
     t.check_state(Closed);
 }
 
+//= RFC 9293 3.10.5 test
+//# Send a reset segment: <SEQ=SND.NXT><CTL=RST>
 #[test]
 pub(super) fn abort_resets_and_reports_it() {
     let mut t = Script::established();

@@ -18,9 +18,12 @@ pub(super) fn the_initial_window_is_ten_segments() {
     t.expect_nothing();
 }
 
+//= RFC 5681 3.1 test
+//# The slow start and congestion avoidance algorithms MUST be used by a TCP sender to control the amount of [...]
+//= RFC 9293 3.8.2 test
+//# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion avoidance, and [...]
 #[test]
 pub(super) fn slow_start_doubles_the_window_each_round_trip() {
-    // RFC 5681 section 3.1.
     let mut t = wide();
     let _ = t.try_send(200_000, false);
     t.expect_data(1, 10_001);
@@ -57,9 +60,11 @@ pub(super) fn acks_of_parts_of_segments_do_not_open_the_window_faster() {
     assert!(sent <= 3, "{sent} segments for one acknowledged");
 }
 
+//= RFC 9438 4.6 test
+//# Implementations that use _cwnd_ MUST use other measures to prevent _cwnd_ from growing when the volume of [...]
 #[test]
 pub(super) fn an_application_that_sends_little_does_not_open_the_window() {
-    // RFC 7661, RFC 9438 section 5.8: an unused window shows nothing about the path.
+    // RFC 7661: an unused window shows nothing about the path.
     let mut t = Script::established();
     let before = t.info().snd_cwnd;
     let mut at = 1;
@@ -94,9 +99,10 @@ fn expect_slow_start(t: &mut Script) {
     t.ignore();
 }
 
+//= RFC 5681 4.1 test
+//# For the purposes of this standard, we define RW = min(IW,cwnd).
 #[test]
 pub(super) fn slow_start_restarts_after_idle() {
-    // RFC 5681 section 4.1.
     let mut t = grown(". 1:1(0) ack 30001");
     t.silent(secs(10));
     let _ = t.try_send(50_000, false);

@@ -6,6 +6,8 @@ use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
 use crate::inet::SocketError;
 
+//= RFC 9293 3.10.7.4 test
+//# If the ACK acks something not yet sent (SEG.ACK > SND.NXT), then send an ACK, drop the segment, and return.
 #[test]
 pub(super) fn an_ack_of_data_not_sent_is_answered_and_nothing_else() {
     let mut t = Script::established();
@@ -18,9 +20,12 @@ pub(super) fn an_ack_of_data_not_sent_is_answered_and_nothing_else() {
     t.silent(secs(5));
 }
 
+//= RFC 5961 4.2 test
+//# If the SYN bit is set, irrespective of the sequence number, TCP MUST send an ACK (also referred to as [...]
+//= RFC 5961 4.2 test
+//# After sending the acknowledgment, TCP MUST drop the unacceptable segment and stop processing further.
 #[test]
 pub(super) fn a_syn_in_the_window_is_challenged_and_changes_nothing() {
-    // RFC 5961 section 4.
     let mut t = Script::established();
     t.inject("S 100:100(0) win 65535 <mss 1000>");
     t.expect(". 1:1(0) ack 1");
@@ -30,9 +35,13 @@ pub(super) fn a_syn_in_the_window_is_challenged_and_changes_nothing() {
     t.recv(100);
 }
 
+//= RFC 5961 3.2 test
+//# 3) If the RST bit is set and the sequence number does not exactly match the next expected sequence value, [...]
+//= RFC 5961 3.2 test
+//# 2) If the RST bit is set and the sequence number exactly matches the next expected sequence number [...]
 #[test]
 pub(super) fn a_reset_in_the_window_but_not_at_its_edge_is_challenged() {
-    // RFC 5961 section 3.2: a blind attacker hits the window, not the edge.
+    // A blind attacker hits the window, not the edge.
     let mut t = Script::established();
     t.inject("R 1001:1001(0)");
     t.expect(". 1:1(0) ack 1");
@@ -41,6 +50,8 @@ pub(super) fn a_reset_in_the_window_but_not_at_its_edge_is_challenged() {
     t.check_state(Closed);
 }
 
+//= RFC 5961 3.2 test
+//# 1) If the RST bit is set and the sequence number is outside the current receive window, silently drop the segment.
 #[test]
 pub(super) fn a_reset_outside_of_the_window_is_not_even_answered() {
     let mut t = Script::established();
@@ -51,9 +62,11 @@ pub(super) fn a_reset_outside_of_the_window_is_not_even_answered() {
     t.silent(secs(1));
 }
 
+//= RFC 5961 5.2 test
+//# The ACK value is considered acceptable only if it is in the range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= [...]
 #[test]
 pub(super) fn data_injected_with_an_ack_out_of_range_is_dropped() {
-    // RFC 5961 section 5: a blind attacker must guess the acknowledgment too.
+    // A blind attacker must guess the acknowledgment too.
     let mut t = Script::established();
     t.inject("P. 1:101(100) ack -100000");
     t.expect(". 1:1(0) ack 1");
@@ -69,6 +82,8 @@ pub(super) fn data_injected_with_an_ack_from_before_the_connection_is_dropped() 
     t.recv_nothing();
 }
 
+//= RFC 5961 5.2 test
+//# The ACK value is considered acceptable only if it is in the range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= [...]
 #[test]
 pub(super) fn data_injected_with_an_ack_older_than_the_window_is_dropped() {
     let mut t = Setup::new().peer("win 2000 <mss 1000,sackOK>").established();
@@ -85,6 +100,8 @@ pub(super) fn data_injected_with_an_ack_older_than_the_window_is_dropped() {
     t.recv(100);
 }
 
+//= RFC 5961 7 test
+//# An implementation SHOULD include an ACK throttling mechanism to be conservative.
 #[test]
 pub(super) fn challenge_acks_are_rate_limited() {
     let mut t = Script::established();
@@ -97,6 +114,10 @@ pub(super) fn challenge_acks_are_rate_limited() {
     assert!(t.info().segs_out < 10, "{} in a second", t.info().segs_out);
 }
 
+//= RFC 9293 3.8.6 test
+//# A TCP receiver SHOULD NOT shrink the window, i.e., move the right window edge to the left (SHLD-14).
+//= RFC 7323 2.3 test
+//# The window field (SEG.WND) of every outgoing segment, with the exception of <SYN> segments, MUST be [...]
 #[test]
 pub(super) fn the_right_edge_does_not_move_left_when_the_window_is_rounded_to_its_scale() {
     // For any content of the buffer and any scale: `script` checks the edge of each segment.
@@ -137,9 +158,11 @@ pub(super) fn a_fin_with_data_out_of_order_is_kept() {
     t.recv_end();
 }
 
+//= RFC 5681 3.2 test
+//# On the first and second duplicate ACKs received at a sender, a TCP SHOULD send a segment of previously [...]
 #[test]
 pub(super) fn limited_transmit_sends_new_data_on_duplicate_acks() {
-    // Limited transmit, RFC 3042: without it a small window yields too few duplicates to show a loss.
+    // Without it a small window yields too few duplicates to show a loss.
     let mut t = Setup::new().peer("<mss 1000>").established();
     t.send(14_000);
     t.expect_data(1, 10_001);
@@ -191,9 +214,10 @@ pub(super) fn fin_wait_2_of_a_socket_that_still_reads_does_not_end() {
     t.check_state(FinWait2);
 }
 
+//= RFC 9293 3.8.6.2.2 test
+//# A TCP implementation MUST include a SWS avoidance algorithm in the receiver (MUST-39).
 #[test]
 pub(super) fn small_reads_do_not_open_a_silly_window() {
-    // Receiver side, RFC 9293 section 3.8.6.2.2.
     let mut t = Setup::new().options(|o| o.receive_buffer = 8_000).established();
     let at = t.fill_window();
     for _ in 0..9 {
@@ -207,9 +231,10 @@ pub(super) fn small_reads_do_not_open_a_silly_window() {
     assert!(t.offers() >= 3_000, "{}", t.offers());
 }
 
+//= RFC 9293 3.8.6.2.1 test
+//# A TCP implementation MUST include a SWS avoidance algorithm in the sender (MUST-38).
 #[test]
 pub(super) fn a_window_of_less_than_a_segment_is_not_filled_with_small_segments() {
-    // Sender side, RFC 9293 section 3.8.6.2.1.
     let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
     t.inject(". 1:1(0) ack 1 win 4000");
     t.send(10_000);
@@ -220,6 +245,8 @@ pub(super) fn a_window_of_less_than_a_segment_is_not_filled_with_small_segments(
     t.expect_data(4_001, 8_001);
 }
 
+//= RFC 9293 3.8.6 test
+//# However, a sending TCP peer MUST be robust against window shrinking, which may cause the "usable window" [...]
 #[test]
 pub(super) fn a_window_that_shrank_below_what_was_sent_does_not_stall() {
     let setup = Setup::new().peer("win 4000 <mss 1000,sackOK>").config(|c| c.tcp_frto = false);
@@ -249,6 +276,8 @@ pub(super) fn a_fin_alone_in_flight_keeps_its_timeout_through_duplicate_acks() {
     t.expect_after(1..=1_500, "F. 1:2(0) ack 1");
 }
 
+//= RFC 5681 2 test
+//# At any given time, a TCP MUST NOT send data with a sequence number higher than the sum of the highest [...]
 #[test]
 pub(super) fn one_pass_sends_no_more_than_the_window() {
     // However much there is to send, and however often transmit is called.
@@ -275,6 +304,8 @@ pub(super) fn icmp_about_data_not_in_flight_is_ignored() {
     t.check_state(Established);
 }
 
+//= RFC 9293 3.9.2.2 test
+//# Since these Unreachable messages indicate soft error conditions, a TCP implementation MUST NOT abort the [...]
 #[test]
 pub(super) fn icmp_about_data_in_flight_does_not_end_a_connection_at_once() {
     // RFC 5461: a hard error is soft once the connection is established.
@@ -288,6 +319,8 @@ pub(super) fn icmp_about_data_in_flight_does_not_end_a_connection_at_once() {
     assert_eq!(t.error(), None);
 }
 
+//= RFC 9293 3.10.7.4 test
+//# Segments with higher beginning sequence numbers SHOULD be held for later processing (SHLD-31).
 #[test]
 pub(super) fn data_behind_a_hole_is_kept() {
     // A stack without reassembly drops it and needs all of it again.
@@ -330,6 +363,8 @@ pub(super) fn an_urgent_flag_does_not_disturb_the_stream() {
     t.recv(99);
 }
 
+//= RFC 9293 3.10.7.4 test
+//# if the ACK bit is off, drop the segment and return
 #[test]
 pub(super) fn segments_without_ack_are_dropped() {
     let mut t = Script::established();

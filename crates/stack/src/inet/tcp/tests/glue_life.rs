@@ -249,6 +249,10 @@ fn established_and_reset_connections_are_counted() {
     assert_eq!(established(&net), [[0, 1], [3, 3]], "B has received no reset");
 }
 
+//= RFC 9293 3.10.7.1 test
+//# all data in the incoming segment is discarded. An incoming segment containing a RST is discarded. An [...]
+//= RFC 9293 3.10.7.1 test
+//# If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK> If the ACK [...]
 #[test]
 fn segments_of_no_connection_get_the_reset_of_rfc_9293() {
     let net = Net::new();
@@ -269,6 +273,8 @@ fn segments_of_no_connection_get_the_reset_of_rfc_9293() {
     assert_eq!(refused(Flags::RST | Flags::ACK, b""), None);
 }
 
+//= RFC 9293 3.10.7.2 test
+//# Any acknowledgment is bad if it arrives on a connection still in the LISTEN state. An acceptable reset [...]
 #[test]
 fn a_listener_answers_a_syn_and_an_acknowledgment_and_nothing_else() {
     let net = Net::new();

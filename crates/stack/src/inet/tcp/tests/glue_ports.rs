@@ -91,6 +91,8 @@ fn time_wait(net: &mut Net) -> (Sent, Sent) {
     (fin, ack)
 }
 
+//= RFC 9293 3.10.7.4 test
+//# The only thing that can arrive in this state is a retransmission of the remote FIN. Acknowledge it, and [...]
 #[test]
 fn time_wait_answers_old_segments_and_restarts() {
     let mut net = Net::new();
@@ -120,6 +122,8 @@ fn a_reset_ends_time_wait_unless_tcp_rfc1337_is_set() {
     }
 }
 
+//= RFC 9293 3.6.1 test
+//# However, it MAY accept a new SYN from the remote TCP endpoint to reopen the connection directly from [...]
 #[test]
 fn a_new_syn_replaces_time_wait_and_an_old_one_does_not() {
     let mut net = Net::new();
@@ -169,6 +173,8 @@ fn reuse_4_tuple(net: &Net) -> Option<Seq> {
     }
 }
 
+//= RFC 9293 3.6.1 test
+//# This algorithm for reducing TIME-WAIT is a Best Current Practice that SHOULD be implemented since Timestamp [...]
 #[test]
 fn a_port_in_time_wait_is_chosen_once_timestamps_have_advanced() {
     let mut net = Net::new();

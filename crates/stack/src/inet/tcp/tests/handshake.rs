@@ -6,6 +6,12 @@ use crate::inet::SocketError;
 
 // -- options
 
+//= RFC 9293 3.7.1 test
+//# TCP endpoints MUST implement both sending and receiving the MSS Option (MUST-14).
+//= RFC 9293 3.7.1 test
+//# TCP implementations SHOULD send an MSS Option in every SYN segment when its receive MSS differs from the [...]
+//= RFC 7323 2.2 test
+//# Thus, a TCP that is prepared to scale windows SHOULD send the option, even if its own scale factor is 1 and [...]
 #[test]
 pub(super) fn a_syn_offers_all_that_the_host_allows() {
     let mut t = Setup::new().mss(1_460).connect();
@@ -27,6 +33,12 @@ pub(super) fn a_syn_offers_no_disabled_option() {
     assert!(!info.sack && !info.timestamps && info.window_scale.is_none());
 }
 
+//= RFC 7323 3.2 test
+//# and MAY send a TSopt in <SYN,ACK> only if it received a TSopt in the initial <SYN> segment for the connection.
+//= RFC 7323 2.2 test
+//# both sides MUST send Window Scale options in their <SYN> segments to enable window scaling in either direction.
+//= RFC 9293 3.10.7.2 test
+//# Set RCV.NXT to SEG.SEQ+1, IRS is set to SEG.SEQ, and any other control or text should be queued for [...]
 #[test]
 pub(super) fn a_syn_ack_takes_only_what_the_syn_offered() {
     let offers = [
@@ -58,9 +70,10 @@ pub(super) fn a_full_syn_queue_answers_with_a_cookie() {
     t.inject(". 1:1(0) ack 11 win 500 <ts 7 1000>");
 }
 
+//= RFC 9293 3.7.1 test
+//# If an MSS Option is not received at connection setup, TCP implementations MUST assume a default send MSS of [...]
 #[test]
 pub(super) fn a_peer_that_names_no_mss_gets_536() {
-    // RFC 9293 section 3.7.1.
     let mut t = Setup::new().peer("").established();
     t.send(1_000);
     t.expect(". 1:537(536) ack 1");
@@ -84,6 +97,10 @@ pub(super) fn no_setting_makes_segments_too_small_for_their_options() {
     assert_eq!(t.info().snd_mss, 48 - 12);
 }
 
+//= RFC 9293 3.7.1 test
+//# TCP endpoints MUST implement both sending and receiving the MSS Option (MUST-14).
+//= RFC 9293 3.7.1 test
+//# The maximum size of a segment that a TCP endpoint really sends, the "effective send MSS", MUST be the [...]
 #[test]
 pub(super) fn maxseg_limits_both_directions() {
     let mut t = Setup::new().options(|o| o.max_segment = 600).connect();
@@ -103,6 +120,10 @@ pub(super) fn segments_leave_room_for_timestamps() {
     t.expect("P. 1977:2001(24) ack 1 <ts 1000 1>");
 }
 
+//= RFC 7323 2.2 test
+//# The window field in a segment where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be scaled.
+//= RFC 7323 2.3 test
+//# SND.WND = SEG.WND << Snd.Wind.Shift
 #[test]
 pub(super) fn the_window_of_a_syn_is_not_scaled_and_those_after_it_are() {
     let mut t = Setup::new().peer("win 2000 <mss 1000,sackOK,ws 3>").established();
@@ -112,6 +133,8 @@ pub(super) fn the_window_of_a_syn_is_not_scaled_and_those_after_it_are() {
     t.expect_data(2_001, 6_001);
 }
 
+//= RFC 7323 2.2 test
+//# The window field in a segment where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be scaled.
 #[test]
 pub(super) fn the_window_of_a_syn_ack_in_a_simultaneous_open_is_not_scaled() {
     let mut t = Setup::new().connect();
@@ -221,9 +244,11 @@ pub(super) fn defer_accept_waits_for_data_without_retransmitting_the_syn_ack() {
     t.check_state(CloseWait);
 }
 
+//= RFC 5961 4.2 test
+//# If the SYN bit is set, irrespective of the sequence number, TCP MUST send an ACK (also referred to as [...]
 #[test]
 pub(super) fn a_syn_of_another_number_in_syn_received_is_answered_by_an_ack() {
-    // RFC 5961 section 4.2. A peer that has started anew answers that with a reset, and then its SYN counts.
+    // A peer that has started anew answers that with a reset, and then its SYN counts.
     let mut t = Setup::new().listen();
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("S. 0:0(0) ack 1");
@@ -274,9 +299,11 @@ pub(super) fn the_third_ack_may_carry_a_fin() {
     t.check_state(CloseWait);
 }
 
+//= RFC 6298 2 test
+//# (2.1) Until a round-trip time (RTT) measurement has been made for a segment sent between the sender and [...]
 #[test]
 pub(super) fn without_a_round_trip_sample_the_rto_is_a_second() {
-    // RFC 6298 section 5.7: SYNs that were lost leave an RTO of 3 s in the RFC, of 1 s in Linux.
+    // SYNs that were lost leave an RTO of 3 s in the RFC, of 1 s in Linux.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.expect_after(1_000..=1_000, "S 0:0(0)");
@@ -290,9 +317,11 @@ pub(super) fn without_a_round_trip_sample_the_rto_is_a_second() {
 
 // -- wrong
 
+//= RFC 9293 3.10.7.3 test
+//# If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set, if so drop the segment and [...]
 #[test]
 pub(super) fn a_syn_ack_that_acknowledges_another_number_is_reset() {
-    // RFC 9293 section 3.10.7.3, and figure 9: it belongs to an earlier connection.
+    // It belongs to an earlier connection.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject("S. 0:0(0) ack 100 win 65535 <mss 1000>");
@@ -304,7 +333,7 @@ pub(super) fn a_syn_ack_that_acknowledges_another_number_is_reset() {
 
 #[test]
 pub(super) fn a_syn_ack_that_echoes_another_timestamp_is_reset() {
-    // RFC 7323 section 5.3: the number is right by chance, but the echo is from before the SYN, or from the future.
+    // The number is right by chance, but the echo is from before the SYN, or from the future.
     let setup = Setup::new();
     let mut t = setup.connect();
     t.expect("S 0:0(0) <ts 1000 0>");
@@ -318,9 +347,11 @@ pub(super) fn a_syn_ack_that_echoes_another_timestamp_is_reset() {
     t.expect(". 1:1(0) ack 1");
 }
 
+//= RFC 9293 3.10.7.3 test
+//# If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set, if so drop the segment and [...]
 #[test]
 pub(super) fn an_ack_of_another_number_in_syn_sent_is_reset() {
-    // Figure 10: the peer still has an old connection.
+    // The peer still has an old connection.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject(". 500:500(0) ack 300");
@@ -328,6 +359,8 @@ pub(super) fn an_ack_of_another_number_in_syn_sent_is_reset() {
     t.check_state(SynSent);
 }
 
+//= RFC 9293 3.10.7.3 test
+//# If the ACK was acceptable, then signal to the user "error: connection reset", drop the segment, enter CLOSED [...]
 #[test]
 pub(super) fn a_reset_without_the_right_ack_does_not_refuse_a_connect() {
     let mut t = Setup::new().connect();
@@ -347,6 +380,8 @@ pub(super) fn data_does_not_end_a_handshake_nor_does_a_fin() {
     t.check_state(SynSent);
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If the segment acknowledgment is not acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>
 #[test]
 pub(super) fn an_ack_of_another_number_in_syn_received_is_reset() {
     let mut t = Setup::new().listen();
@@ -358,6 +393,8 @@ pub(super) fn an_ack_of_another_number_in_syn_received_is_reset() {
     t.check_state(Established);
 }
 
+//= RFC 9293 3.9.2.2 test
+//# TCP implementations MUST act on an ICMP error message passed up from the IP layer, directing it to the [...]
 #[test]
 pub(super) fn icmp_refuses_a_connect_in_flight_and_no_other() {
     let mut t = Setup::new().connect();

@@ -23,6 +23,10 @@ fn ten_of(setup: Setup) -> Script {
 
 // -- SACK, RFC 2018, RFC 6675, RFC 8985
 
+//= RFC 8985 3.3.2 test
+//# The reordering window SHOULD be set to zero if no reordering has been observed on the connection so far, and [...]
+//= RFC 6675 5 test
+//# Upon the receipt of any ACK containing SACK information, the scoreboard MUST be updated via the Update () routine.
 #[test]
 pub(super) fn three_segments_sacked_beyond_a_hole_fill_it() {
     let mut t = ten();
@@ -79,9 +83,11 @@ pub(super) fn several_holes_are_filled_in_one_round_trip() {
     t.silent(secs(5));
 }
 
+//= RFC 8985 6.2 test
+//# For each segment that has not been SACKed, RACK considers that segment lost if another segment that was sent [...]
 #[test]
 pub(super) fn a_retransmission_that_is_lost_is_sent_again_without_a_timeout() {
-    // RACK, RFC 8985 section 3: RFC 6675 would have to wait for the timeout.
+    // RFC 6675 would have to wait for the timeout.
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 2001:5001>");
     t.expect(". 1001:2001(1000) ack 1"); // lost again
@@ -100,6 +106,8 @@ pub(super) fn a_retransmission_that_is_lost_is_sent_again_without_a_timeout() {
     t.ignore();
 }
 
+//= RFC 8985 3.3.2 test
+//# Otherwise, the reordering window SHOULD start from a small fraction of the round-trip time or zero if no [...]
 #[test]
 pub(super) fn reordering_by_less_than_a_quarter_of_a_round_trip_is_no_loss() {
     let mut t = ten();
@@ -124,6 +132,8 @@ pub(super) fn invalid_sack_blocks_are_ignored() {
     t.silent(secs(5));
 }
 
+//= RFC 6675 4 test
+//# SACK information is advisory and therefore SACKed data MUST NOT be removed from the TCP's retransmission [...]
 #[test]
 pub(super) fn a_peer_may_renege_on_what_it_sacked() {
     // RFC 2018 section 8: reneging. SACKed data is kept until it is acknowledged.
@@ -148,8 +158,12 @@ pub(super) fn a_peer_may_renege_on_what_it_sacked() {
     assert_eq!(sent, want);
 }
 
-// -- tail loss probes, RFC 8985 section 7
+// -- tail loss probes, RFC 8985
 
+//= RFC 8985 7.3 test
+//# If such an unsent segment is not available, then the sender SHOULD retransmit the highest-sequence segment [...]
+//= RFC 8985 7.2 test
+//# First, the default PTO interval is 2*SRTT.
 #[test]
 pub(super) fn a_lost_last_segment_gets_a_tail_probe_before_the_timeout() {
     let mut t = ten();
@@ -162,6 +176,8 @@ pub(super) fn a_lost_last_segment_gets_a_tail_probe_before_the_timeout() {
     t.silent(secs(5));
 }
 
+//= RFC 8985 7.3 test
+//# If both conditions are met, then the sender SHOULD transmit a previously unsent data segment, if one exists [...]
 #[test]
 pub(super) fn a_tail_probe_sends_new_data_if_there_is_some() {
     let mut t = Setup::new().peer("<mss 1000,sackOK>").established();
@@ -174,6 +190,10 @@ pub(super) fn a_tail_probe_sends_new_data_if_there_is_some() {
     t.inject(". 1:1(0) ack 12001");
 }
 
+//= RFC 8985 7.3 test
+//# First, there is no other previous loss probe still in flight.
+//= RFC 8985 7.3 test
+//# After attempting to send a loss probe, regardless of whether a loss probe was sent, the sender MUST re-arm [...]
 #[test]
 pub(super) fn only_one_tail_probe_is_sent() {
     let mut t = ten();
@@ -191,6 +211,10 @@ pub(super) fn tail_probes_can_be_disabled() {
 
 // -- the timeout, RFC 6298
 
+//= RFC 5681 3.1 test
+//# Furthermore, upon a timeout (as specified in [RFC2988]) cwnd MUST be set to no more than the loss window, [...]
+//= RFC 6298 5 test
+//# (5.4) Retransmit the earliest segment that has not been acknowledged by the TCP receiver.
 #[test]
 pub(super) fn after_a_timeout_all_data_is_retransmitted_in_slow_start() {
     let setup = Setup::new().config(|c| (c.tcp_early_retrans, c.tcp_frto) = (false, false));
@@ -275,9 +299,11 @@ pub(super) fn a_needless_retransmission_is_undone_by_dsack() {
     t.ignore();
 }
 
+//= RFC 6298 3 test
+//# TCP MUST use Karn's algorithm [KP87] for taking RTT samples. That is, RTT samples MUST NOT be made using [...]
 #[test]
 pub(super) fn retransmitted_segments_give_no_round_trip_sample() {
-    // Karn's algorithm, RFC 6298 section 3; no timestamps here.
+    // No timestamps here.
     let mut t = Setup::new().config(|c| c.tcp_early_retrans = false).established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -299,9 +325,12 @@ pub(super) fn the_timeout_follows_the_round_trip() {
 
 // -- how much is sent meanwhile
 
+//= RFC 5681 3.1 test
+//# ssthresh = max (FlightSize / 2, 2*SMSS) (4)
+//= RFC 9438 4.6 test
+//# The parameter β__cubic_ SHOULD be set to 0.7, which is different from the multiplicative decrease factor [...]
 #[test]
 pub(super) fn a_loss_halves_the_window_or_nearly() {
-    // RFC 5681 section 3.1 for NewReno, RFC 9438 section 4.6 for CUBIC: 0.7.
     for (algorithm, part) in [(Algorithm::NewReno, 5..=6), (Algorithm::Cubic, 7..=8)] {
         let mut t = ten_of(Setup::new().options(|o| o.congestion = Some(algorithm)));
         let before = t.info().snd_cwnd;
@@ -314,6 +343,8 @@ pub(super) fn a_loss_halves_the_window_or_nearly() {
     }
 }
 
+//= RFC 8985 9.3 test
+//# The Proportional Rate Reduction (PRR) algorithm [RFC6937] is RECOMMENDED for the specific congestion control [...]
 #[test]
 pub(super) fn recovery_sends_about_one_segment_for_two_that_arrive() {
     // Proportional rate reduction, RFC 6937: no burst, no silence.

@@ -4,6 +4,8 @@
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
 
+//= RFC 9293 3.7.4 test
+//# A TCP implementation SHOULD implement the Nagle algorithm to coalesce short segments (SHLD-7).
 #[test]
 pub(super) fn a_small_segment_goes_out_when_nothing_is_in_flight() {
     let mut t = Script::established();
@@ -11,9 +13,10 @@ pub(super) fn a_small_segment_goes_out_when_nothing_is_in_flight() {
     t.expect("P. 1:11(10) ack 1");
 }
 
+//= RFC 9293 3.7.4 test
+//# A TCP implementation SHOULD implement the Nagle algorithm to coalesce short segments (SHLD-7).
 #[test]
 pub(super) fn a_second_small_segment_waits_for_the_ack_of_the_first() {
-    // RFC 9293 section 3.7.4.
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -37,6 +40,8 @@ pub(super) fn a_small_segment_does_not_wait_for_full_ones() {
     t.expect("P. 1501:2501(1000) ack 1");
 }
 
+//= RFC 9293 3.7.4 test
+//# However, there MUST be a way for an application to disable the Nagle algorithm on an individual connection [...]
 #[test]
 pub(super) fn nodelay_sends_each_write() {
     let mut t = Setup::new().options(|o| o.nodelay = true).established();
@@ -69,6 +74,8 @@ pub(super) fn a_cork_sends_only_full_segments_until_it_is_removed() {
     t.expect("P. 1001:1201(200) ack 1");
 }
 
+//= RFC 9293 3.9.1.2 test
+//# (1) MUST NOT buffer data indefinitely (MUST-60), and (2) MUST set the PSH bit in the last buffered segment [...]
 #[test]
 pub(super) fn a_cork_does_not_hold_data_for_ever() {
     let mut t = Setup::new().options(|o| o.cork = true).established();

@@ -12,6 +12,8 @@ pub(super) fn closed_to_syn_sent_by_an_active_open() {
     t.check_state(SynSent);
 }
 
+//= RFC 9293 3.10.7.2 test
+//# Set RCV.NXT to SEG.SEQ+1, IRS is set to SEG.SEQ, and any other control or text should be queued for [...]
 #[test]
 pub(super) fn listen_to_syn_received_by_a_syn() {
     let mut t = Setup::new().listen();
@@ -20,6 +22,8 @@ pub(super) fn listen_to_syn_received_by_a_syn() {
     assert!(!t.is_listening());
 }
 
+//= RFC 9293 3.10.7.3 test
+//# If SND.UNA > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK segment [...]
 #[test]
 pub(super) fn syn_sent_to_established_by_a_syn_ack() {
     let mut t = Setup::new().connect();
@@ -29,9 +33,11 @@ pub(super) fn syn_sent_to_established_by_a_syn_ack() {
     t.check_state(Established);
 }
 
+//= RFC 9293 3.10.7.3 test
+//# Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>
 #[test]
 pub(super) fn syn_sent_to_syn_received_by_a_syn_and_on_to_established() {
-    // Simultaneous open, RFC 9293 figure 7.
+    // Simultaneous open.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
@@ -53,6 +59,8 @@ pub(super) fn syn_sent_to_closed_by_close() {
     t.silent(secs(10));
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state
 #[test]
 pub(super) fn syn_received_to_established_by_the_ack_of_our_syn() {
     let mut t = Setup::new().listen();
@@ -62,18 +70,22 @@ pub(super) fn syn_received_to_established_by_the_ack_of_our_syn() {
     t.check_state(Established);
 }
 
+//= RFC 9293 3.10.4 test
+//# If no SENDs have been issued and there is no pending data to send, then form a FIN segment and send it, and [...]
 #[test]
 pub(super) fn syn_received_to_fin_wait_1_by_close() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("S. 0:0(0) ack 1");
-    t.close(); // RFC 9293 section 3.10.4: "queue for processing after entering ESTABLISHED state"
+    t.close();
     t.inject(". 1:1(0) ack 1");
     t.expect("F. 1:2(0) ack 1");
     t.check_state(FinWait1);
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If this connection was initiated with a passive OPEN (i.e., came from the LISTEN state), then return this [...]
 #[test]
 pub(super) fn syn_received_to_listen_by_a_reset() {
     let mut t = Setup::new().listen();
@@ -94,6 +106,8 @@ pub(super) fn established_to_fin_wait_1_by_close() {
     t.check_state(FinWait1);
 }
 
+//= RFC 9293 3.10.7.4 test
+//# if the FIN segment is now acknowledged, then enter FIN-WAIT-2
 #[test]
 pub(super) fn fin_wait_1_to_fin_wait_2_by_the_ack_of_our_fin() {
     let mut t = Script::established();
@@ -103,6 +117,8 @@ pub(super) fn fin_wait_1_to_fin_wait_2_by_the_ack_of_our_fin() {
     t.check_state(FinWait2);
 }
 
+//= RFC 9293 3.6.1 test
+//# When a connection is closed actively, it MUST linger in the TIME-WAIT state for a time 2xMSL (Maximum [...]
 #[test]
 pub(super) fn fin_wait_2_to_time_wait_by_a_fin_and_to_closed_a_minute_later() {
     let mut t = Script::established();
@@ -119,6 +135,8 @@ pub(super) fn fin_wait_2_to_time_wait_by_a_fin_and_to_closed_a_minute_later() {
     t.check_state(Closed);
 }
 
+//= RFC 9293 3.10.7.4 test
+//# if the ACK acknowledges our FIN, then enter the TIME-WAIT state
 #[test]
 pub(super) fn fin_wait_1_to_closing_by_a_fin_and_to_time_wait_by_the_ack() {
     let mut t = Script::established();
@@ -141,6 +159,8 @@ pub(super) fn fin_wait_1_to_time_wait_by_a_fin_that_acknowledges_ours() {
     t.check_state(TimeWait);
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If the FIN bit is set, signal the user "connection closing" and return any pending RECEIVEs with same [...]
 #[test]
 pub(super) fn established_to_close_wait_by_a_fin() {
     let mut t = Script::established();
@@ -150,6 +170,8 @@ pub(super) fn established_to_close_wait_by_a_fin() {
     t.recv_end();
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If our FIN is now acknowledged, delete the TCB, enter the CLOSED state, and return.
 #[test]
 pub(super) fn close_wait_to_last_ack_by_close_and_to_closed_by_the_ack() {
     let mut t = Script::established();
@@ -163,6 +185,8 @@ pub(super) fn close_wait_to_last_ack_by_close_and_to_closed_by_the_ack() {
     t.silent(secs(100));
 }
 
+//= RFC 9293 3.10.7.4 test
+//# The only thing that can arrive in this state is a retransmission of the remote FIN. Acknowledge it, and [...]
 #[test]
 pub(super) fn time_wait_answers_a_repeated_fin_and_restarts() {
     let mut t = Script::established();
@@ -208,6 +232,8 @@ pub(super) fn after_the_peers_fin_we_still_send() {
     t.expect("F. 501:502(0) ack 2");
 }
 
+//= RFC 9293 3.10.4 test
+//# Queue this until all preceding SENDs have been segmentized, then form a FIN segment and send it.
 #[test]
 pub(super) fn close_sends_what_is_queued_before_its_fin() {
     let mut t = Setup::new().peer("win 1000 <mss 1000,sackOK>").established();
@@ -231,6 +257,8 @@ pub(super) fn a_fin_goes_with_the_last_data() {
     t.expect("PF. 1:12(10) ack 1");
 }
 
+//= RFC 9293 3.9.1.2 test
+//# (1) MUST NOT buffer data indefinitely (MUST-60), and (2) MUST set the PSH bit in the last buffered segment [...]
 #[test]
 pub(super) fn the_last_of_many_full_segments_has_psh_and_the_fin() {
     let mut t = Script::established();
@@ -280,6 +308,12 @@ fn reset_ends(reach: impl FnOnce(&mut Script), seq: i64, error: Option<i32>) {
     t.silent(secs(100));
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If the RST bit is set, then any outstanding RECEIVEs and SEND should receive "reset" responses.
+//= RFC 5961 3.2 test
+//# 2) If the RST bit is set and the sequence number exactly matches the next expected sequence number [...]
+//= RFC 9293 3.6 test
+//# then the local application MUST be informed whether it closed normally or was aborted (MUST-12).
 #[test]
 pub(super) fn a_reset_ends_every_state() {
     let reset = Some(libc::ECONNRESET);
@@ -312,6 +346,8 @@ pub(super) fn a_reset_ends_every_state() {
     reset_ends(time_wait, 2, None);
 }
 
+//= RFC 9293 3.10.7.3 test
+//# If the ACK was acceptable, then signal to the user "error: connection reset", drop the segment, enter CLOSED [...]
 #[test]
 pub(super) fn a_refused_connect_reports_econnrefused() {
     let mut t = Setup::new().connect();

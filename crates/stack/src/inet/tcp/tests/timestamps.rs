@@ -7,6 +7,10 @@ fn stamped() -> Script {
     Setup::new().peer("<mss 1000,sackOK,ts 100 1000>").established()
 }
 
+//= RFC 7323 3.2 test
+//# the TSopt MUST be sent in every non-<RST> segment for the duration of the connection, and SHOULD be sent in [...]
+//= RFC 7323 3.2 test
+//# When the ACK bit is set in an outgoing segment, the sender MUST echo a recently received TSval sent by the [...]
 #[test]
 pub(super) fn every_segment_has_our_timestamp_and_echoes_the_peers() {
     let mut t = stamped();
@@ -22,9 +26,11 @@ pub(super) fn every_segment_has_our_timestamp_and_echoes_the_peers() {
     t.expect("R. 11:11(0) ack 11 <ts 1057 120>");
 }
 
+//= RFC 7323 4.3 test
+//# Thus, when delayed ACKs are in use, the receiver SHOULD reply with the TSval field from the earliest [...]
 #[test]
 pub(super) fn the_echo_is_of_the_segment_that_advanced_the_acknowledgment() {
-    // Section 4.3, example A: with delayed ACKs the earlier of two.
+    // Example A: with delayed ACKs the earlier of two.
     let mut t = stamped();
     for i in 0..20 {
         t.inject_quietly(&format!(
@@ -45,6 +51,10 @@ pub(super) fn the_echo_is_of_the_segment_that_advanced_the_acknowledgment() {
     t.ignore();
 }
 
+//= RFC 7323 4.3 test
+//# An <ACK> for an out-of-order segment SHOULD, therefore, contain the timestamp from the most recent segment [...]
+//= RFC 7323 4.3 test
+//# Thus, the timestamp from the latest segment (which filled the hole) MUST be echoed.
 #[test]
 pub(super) fn a_hole_keeps_the_echo_from_before_it() {
     // Example B: the echo of an out-of-order segment would make the round trip too short.
@@ -57,9 +67,13 @@ pub(super) fn a_hole_keeps_the_echo_from_before_it() {
     t.expect(". 1:1(0) ack 301 <ts 1000 130>");
 }
 
+//= RFC 7323 5.3 test
+//# R1) If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid (see [...]
+//= RFC 7323 5.3 test
+//# Also, PAWS processing MUST take precedence over the regular TCP acceptability check
 #[test]
 pub(super) fn an_old_segment_is_dropped_and_answered() {
-    // PAWS, section 5.3: its number is right, its timestamp is not.
+    // Its number is right, its timestamp is not.
     let mut t = stamped();
     t.inject("P. 1:11(10) ack 1 <ts 99 1000>");
     t.expect(". 1:1(0) ack 1 <ts 1000 100>");
@@ -69,6 +83,8 @@ pub(super) fn an_old_segment_is_dropped_and_answered() {
     t.ignore();
 }
 
+//= RFC 7323 5.3 test
+//# R1) If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid (see [...]
 #[test]
 pub(super) fn the_peers_clock_may_wrap() {
     let mut t = Setup::new().peer("<mss 1000,sackOK,ts 4294967290 1000>").established();
@@ -80,17 +96,20 @@ pub(super) fn the_peers_clock_may_wrap() {
     t.recv_nothing();
 }
 
+//= RFC 7323 5.2 test
+//# When an <RST> segment is received, it MUST NOT be subjected to the PAWS check
 #[test]
 pub(super) fn a_reset_is_not_subject_to_paws() {
-    // Section 5.2: "an <RST> segment […] MUST NOT be subjected to the PAWS check".
     let mut t = stamped();
     t.inject("R 1:1(0) <ts 1 1000>");
     t.check_state(Closed);
 }
 
+//= RFC 7323 5.5 test
+//# If TS.Recent is found to be invalid, then the segment is accepted, regardless of the failure of the [...]
 #[test]
 pub(super) fn after_24_days_the_last_timestamp_is_invalid() {
-    // Section 5.5: an idle connection whose peer's clock has gone half round.
+    // An idle connection whose peer's clock has gone half round.
     let mut t = stamped();
     t.silent(secs(25 * 86_400));
     t.inject("P. 1:11(10) ack 1 <ts 50 1000>");
@@ -98,9 +117,11 @@ pub(super) fn after_24_days_the_last_timestamp_is_invalid() {
     t.recv(10);
 }
 
+//= RFC 7323 4.1 test
+//# Values of this clock MUST be at least approximately proportional to real time, in order to measure actual RTT.
 #[test]
 pub(super) fn with_timestamps_retransmissions_give_round_trip_samples() {
-    // Section 3.2: Karn's algorithm is not needed if the echo shows which transmission was acknowledged.
+    // Karn's algorithm is not needed if the echo shows which transmission was acknowledged.
     let mut t = stamped();
     t.send(10);
     t.expect("P. 1:11(10) ack 1 <ts 1000 100>");
@@ -115,7 +136,7 @@ pub(super) fn with_timestamps_retransmissions_give_round_trip_samples() {
 
 #[test]
 pub(super) fn a_segment_without_timestamps_is_accepted_as_in_linux() {
-    // RFC 7323 section 3.2 would drop it; middleboxes strip options, and Linux accepts it.
+    // RFC 7323 would drop it; middleboxes strip options, and Linux accepts it.
     let mut t = stamped();
     t.inject("P. 1:11(10) ack 1");
     t.ignore();

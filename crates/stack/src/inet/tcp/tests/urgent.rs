@@ -5,6 +5,12 @@ use super::script::{Script, Setup};
 
 const URGENT: Mark = Mark { record: false, urgent: true };
 
+//= RFC 9293 3.8.5 test
+//# However, TCP implementations MUST still include support for the urgent mechanism (MUST-30).
+//= RFC 9293 3.8.5 test
+//# A TCP implementation MUST (MUST-32) inform the application layer asynchronously whenever it receives an [...]
+//= RFC 9293 3.8.5 test
+//# The TCP implementation MUST (MUST-33) provide a way for the application to learn how much urgent data [...]
 #[test]
 pub(super) fn the_byte_before_the_urgent_pointer_is_read_separately() {
     let mut t = Script::established();
@@ -71,6 +77,8 @@ pub(super) fn an_urgent_byte_that_has_yet_to_arrive_blocks_no_call() {
     assert_eq!(t.try_recv(64).ok(), Some(9));
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If the URG bit is set, RCV.UP <- max(RCV.UP,SEG.UP), and signal the user that the remote side has urgent [...]
 #[test]
 pub(super) fn a_later_urgent_pointer_counts_and_an_old_one_does_not() {
     let mut t = Script::established();

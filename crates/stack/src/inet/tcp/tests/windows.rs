@@ -13,9 +13,13 @@ fn closed() -> Script {
     t
 }
 
+//= RFC 9293 3.8.6.1 test
+//# Probing of zero (offered) windows MUST be supported (MUST-36).
+//= RFC 9293 3.8.6.1 test
+//# The transmitting host SHOULD send the first zero-window probe when a zero window has existed for the [...]
 #[test]
 pub(super) fn a_closed_window_is_probed_ever_more_rarely() {
-    // RFC 9293 section 3.8.6.1; an empty segment below the window, as Linux and BSD do it.
+    // An empty segment below the window, as Linux and BSD do it.
     let mut t = closed();
     for wait in [200, 400, 800, 1_600, 3_200, 6_400] {
         t.expect_after(wait / 2..=wait * 2, ". 2000:2000(0) ack 1");
@@ -23,6 +27,8 @@ pub(super) fn a_closed_window_is_probed_ever_more_rarely() {
     }
 }
 
+//= RFC 9293 3.8.6.1 test
+//# As long as the receiving TCP peer continues to send acknowledgments in response to the probe segments, the [...]
 #[test]
 pub(super) fn probes_go_on_as_long_as_they_are_answered() {
     let mut t = closed();
@@ -88,6 +94,8 @@ pub(super) fn a_window_that_opens_lets_data_out_at_once() {
     t.expect_data(3_001, 5_001);
 }
 
+//= RFC 9293 3.8.6.2.1 test
+//# To avoid a resulting deadlock, it is necessary to have a timeout to force transmission of data, overriding [...]
 #[test]
 pub(super) fn a_window_that_opens_by_less_than_a_segment_is_used_when_the_probe_is_due() {
     let mut t = closed();
@@ -96,9 +104,11 @@ pub(super) fn a_window_that_opens_by_less_than_a_segment_is_used_when_the_probe_
     t.expect_after(0..=2_000, ". 2001:2101(100) ack 1");
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND <- SEG.WND, set SND.WL1 <- [...]
 #[test]
 pub(super) fn an_older_segment_does_not_bring_its_window_back() {
-    // SND.WL1, RFC 9293 section 3.10.7.4: "to prevent using old segments to update the window".
+    // SND.WL1.
     let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
     t.inject(". 1001:2001(1000) ack 1 win 2000");
     t.inject_quietly(". 1:1001(1000) ack 1 win 60000"); // overtaken
@@ -107,6 +117,8 @@ pub(super) fn an_older_segment_does_not_bring_its_window_back() {
     t.expect_data(1, 2_001);
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND <- SEG.WND, set SND.WL1 <- [...]
 #[test]
 pub(super) fn an_older_acknowledgment_does_not_bring_its_window_back() {
     // SND.WL2.
@@ -119,6 +131,8 @@ pub(super) fn an_older_acknowledgment_does_not_bring_its_window_back() {
     t.expect_data(4_001, 5_001);
 }
 
+//= RFC 5681 2 test
+//# At any given time, a TCP MUST NOT send data with a sequence number higher than the sum of the highest [...]
 #[test]
 pub(super) fn a_window_that_closes_is_respected() {
     let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
@@ -150,6 +164,8 @@ pub(super) fn acknowledgments_stay_within_a_window_that_shrank() {
     t.expect(". 2001:2001(0) ack 1");
 }
 
+//= RFC 9293 3.8.6.2.1 test
+//# (3) or if at least a fraction Fs of the maximum window can be sent
 #[test]
 pub(super) fn a_small_window_is_used_in_halves() {
     // Linux's tcp_bound_to_half_wnd: one segment would use up a window of less than two.
@@ -201,10 +217,10 @@ pub(super) fn a_probe_of_our_closed_window_is_answered_and_its_byte_not_kept() {
     t.recv_nothing();
 }
 
+//= RFC 9293 3.10.7.4 test
+//# If the RCV.WND is zero, no segments will be acceptable, but special allowance should be made to accept valid [...]
 #[test]
 pub(super) fn acknowledgments_that_come_while_our_window_is_closed_still_count() {
-    // RFC 9293 section 3.10.7.4: "If the RCV.WND is zero, no segments will be acceptable, but special
-    // allowance should be made to accept valid ACKs".
     let mut t = Setup::new().options(|o| o.receive_buffer = 2_000).established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");

@@ -79,6 +79,8 @@ fn in_pingpong_mode_the_answer_carries_the_acknowledgment() {
     assert_eq!(rx.ack_need(), AckNeed::Now);
 }
 
+//= RFC 9293 3.8.6.3 test
+//# A TCP endpoint SHOULD implement a delayed ACK (SHLD-18), but an ACK should not be excessively delayed; in [...]
 #[test]
 fn the_delay_follows_the_gaps_and_stays_between_40_and_200_ms() {
     let (mut rx, mut now) = settled();
@@ -116,6 +118,10 @@ fn the_second_short_segment_does_not_prolong_the_wait() {
     assert_eq!(data(&mut rx, 10, now + 20 * MS), AckNeed::By(by));
 }
 
+//= RFC 5681 4.2 test
+//# Out-of-order data segments SHOULD be acknowledged immediately, in order to accelerate loss recovery.
+//= RFC 5681 4.2 test
+//# To provide feedback to senders recovering from losses, the receiver SHOULD send an immediate ACK when it [...]
 #[test]
 fn out_of_order_duplicate_and_hole_filling_data_is_acknowledged_at_once() {
     let (mut rx, now) = settled();
@@ -167,6 +173,8 @@ fn a_segment_that_fills_a_buffer_is_acknowledged_at_once() {
 }
 
 /// A full-sized segment is what the peer sends, which may be less than we could take.
+//= RFC 9293 3.8.6.3 test
+//# An ACK SHOULD be generated for at least every second full-sized segment or 2*RMSS bytes of new data
 #[test]
 fn every_second_segment_of_a_peer_with_a_small_mss_is_acknowledged() {
     let (mut rx, now) = settled();

@@ -23,6 +23,8 @@ fn skip(rx: &mut Receiver, len: usize) {
     rx.discard(len, Instant::ZERO);
 }
 
+//= RFC 7323 2.2 test
+//# The window field in a segment where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be scaled.
 #[test]
 fn the_syn_announces_no_more_than_its_field_holds() {
     for (initial, field, max, shift) in [
@@ -39,7 +41,10 @@ fn the_syn_announces_no_more_than_its_field_holds() {
     }
 }
 
-/// RFC 9293 section 3.8.6.2.2: the window opens by an MSS or half the buffer, or not at all.
+//= RFC 9293 3.8.6.2.2 test
+//# The suggested SWS avoidance algorithm for the receiver is to keep RCV.NXT+RCV.WND fixed until the reduction [...]
+//= RFC 9293 3.8.6.2.2 test
+//# A TCP implementation MUST include a SWS avoidance algorithm in the receiver (MUST-39).
 #[test]
 fn no_silly_window() {
     for (limit, step) in [(65_536, MSS), (4096, MSS), (2000, 1000)] {
@@ -73,6 +78,8 @@ fn a_bare_window_update_is_sent_only_when_the_window_doubles() {
 }
 
 /// xarxa's audit 080: rounding to the unit of the window scale retracts the right edge.
+//= RFC 9293 3.8.6 test
+//# A TCP receiver SHOULD NOT shrink the window, i.e., move the right window edge to the left (SHLD-14).
 #[test]
 fn the_edge_stays_although_the_field_is_rounded() {
     let sizes = BufferSizes { initial: 60_000, max: 6 << 20 };
@@ -105,6 +112,10 @@ fn rounding_up_does_not_creep_beyond_the_buffer() {
     assert_eq!(announce(&mut rx), 0);
 }
 
+//= RFC 9293 3.8.6 test
+//# A TCP receiver SHOULD NOT shrink the window, i.e., move the right window edge to the left (SHLD-14).
+//= RFC 7323 2.4 test
+//# When window scaling is in effect, the receiver SHOULD track the actual maximum window sequence number
 #[test]
 fn a_smaller_buffer_does_not_shrink_the_window() {
     let mut rx = receiver(65_000);
@@ -131,7 +142,10 @@ fn a_clamp_bounds_the_window_and_does_not_close_it() {
     assert_eq!(announce(&mut rx), 1000);
 }
 
-/// RFC 9293 section 3.4 table 6.
+//= RFC 9293 3.10.7.4 test
+//# There are four cases for the acceptability test for an incoming segment:
+//= RFC 7323 2.4 test
+//# The receiver MUST honor, as in window, any segment that would have been in window for any <ACK> sent by the [...]
 #[test]
 fn segments_in_the_window_are_acceptable() {
     let mut rx = receiver(1000);

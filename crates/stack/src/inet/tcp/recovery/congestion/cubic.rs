@@ -4,12 +4,14 @@ use super::Growth;
 use crate::time::Instant;
 use std::time::Duration;
 
+//= RFC 9438 5.1
+//# Therefore, _C_ SHOULD be set to 0.4.
 /// C is 0.4 segments per second cubed, so W segments take (2.5 W)^(1/3) seconds: ms^3 per segment.
 const CUBED_PER_SEGMENT: u64 = 2_500_000_000;
 /// The curve is followed this far from its middle, ms: a quarter of an hour.
 const FURTHEST: u64 = 1 << 20;
 
-/// The curve of one flow. Names as in RFC 9438 section 4.1.2.
+/// The curve of one flow. Names as in RFC 9438.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cubic {
     /// Where this stage of congestion avoidance began; `None`: not yet.
@@ -38,20 +40,39 @@ impl Cubic {
         let elapsed = millis(growth.now.since(epoch));
         let acked = u64::from(growth.delivered);
 
-        // Section 4.3: "W_est = W_est + alpha_cubic * segments_acked / cwnd", alpha 3(1-b)/(1+b) = 9/17 "until
-        // W_est has reached cwnd_prior", then 1.
+        //= RFC 9438 4.3
+        //# Once _W_est_ has grown to reach the _cwnd_ at the time of most recently setting _ssthresh_ -- that is,
+        //# _W_est_ >= _cwnd_prior_ -- the sender SHOULD set α__cubic_ to 1 to ensure that it can achieve the same
+        //# congestion window increment rate as Reno, which uses AIMD(1, 0.5).
+        // Alpha is 3(1-b)/(1+b) = 9/17 before.
         let (numerator, denominator) = if self.w_est < self.prior { (9, 17) } else { (1, 1) };
         self.est_credit += acked * mss64 * numerator;
         let whole = self.est_credit / (cwnd64 * denominator);
         self.est_credit -= whole * cwnd64 * denominator;
         self.w_est = self.w_est.saturating_add(whole.min(u64::from(cwnd)) as u32);
 
+        //= RFC 9438 4.2
+        //# To summarize, CUBIC computes both W_cubic(_t_) and _W_est_ (see Section 4.3) on receiving a new ACK in
+        //# congestion avoidance and chooses the larger of the two values.
+        //= RFC 9438 4.3
+        //# If so, CUBIC is in the Reno-friendly region and _cwnd_ SHOULD be set to _W_est_ at each reception of a new
+        //# ACK.
         if self.at(elapsed, mss64) < u64::from(self.w_est) {
             return cwnd.max(self.w_est);
         }
-        // Section 4.2: target is W_cubic(t + RTT), "cwnd if less, 1.5 * cwnd if more"; sections 4.4, 4.5:
-        // "incremented by (target - cwnd) / cwnd for each received new ACK".
+        //= RFC 9438 4.2
+        //# Upon receiving a new ACK during congestion avoidance, CUBIC computes the _target_ congestion window size
+        //# after the next _RTT_ using Figure 1 as follows, where _RTT_ is the smoothed round-trip time. The lower and
+        //# upper bounds below ensure that CUBIC's congestion window increase rate is non-decreasing and is less than
+        //# the increase rate of slow start [SXEZ19].
         let target = self.at(elapsed + millis(growth.srtt), mss64).clamp(cwnd64, cwnd64 * 3 / 2);
+        //= RFC 9438 4.4
+        //# In this region, _cwnd_ MUST be incremented by [...] for each received new ACK, where _target_ is
+        //# calculated as described in Section 4.2.
+        //= RFC 9438 4.5
+        //# In this region, _cwnd_ MUST be incremented by [...] for each received new ACK, where _target_ is
+        //# calculated as described in Section 4.2.
+        // By (target - cwnd) / cwnd, counted in bytes acknowledged.
         self.credit += (target - cwnd64) * acked;
         let whole = self.credit / cwnd64;
         self.credit -= whole * cwnd64;
@@ -73,35 +94,53 @@ impl Cubic {
     fn begin(&mut self, cwnd: u32, mss: u64, now: Instant) -> Instant {
         self.epoch = Some(now);
         (self.w_est, self.credit, self.est_credit) = (cwnd, 0, 0);
-        // Section 4.2: "K = cubic_root((W_max - cwnd_epoch) / C)".
+        //= RFC 9438 4.2
+        //# _K_ is the time period that the above function takes to increase the congestion window size at the
+        //# beginning of the current congestion avoidance stage to _W_max_ if there are no further congestion events.
         let below = self.w_max.saturating_sub(cwnd);
         self.k = cube_root(u64::from(below) * CUBED_PER_SEGMENT / mss);
         self.w_max = self.w_max.max(cwnd);
         now
     }
 
-    /// Congestion: the new threshold, 0.7 of the window (section 4.6).
+    //= RFC 9438 4.6
+    //# The parameter β__cubic_ SHOULD be set to 0.7, which is different from the multiplicative decrease factor used
+    //# in [RFC5681] (and [RFC6675]) during fast recovery.
+    /// Congestion: the new threshold.
     pub fn reduce(&mut self, cwnd: u32) -> u32 {
         self.epoch = None;
         self.prior = cwnd;
-        // Section 4.7, fast convergence: "if cwnd < W_max, W_max = cwnd * (1 + beta_cubic) / 2".
+        //= RFC 9438 4.7
+        //# To speed up this bandwidth release by existing flows, the following fast convergence mechanism SHOULD be
+        //# implemented.
+        // W_max = cwnd * (1 + beta) / 2 if the window falls.
         self.w_max = if cwnd < self.w_max { scale(cwnd, 17, 20) } else { cwnd };
         scale(cwnd, 7, 10)
     }
 
-    /// A timeout: the next stage begins with a new curve (section 4.8). The window before it still limits how long
-    /// W_est grows by alpha (section 4.3).
+    //= RFC 9438 4.8
+    //# During the first congestion avoidance stage after a timeout, CUBIC increases its congestion window size using
+    //# Figure 1, where _t_ is the elapsed time since the beginning of the current congestion avoidance stage, _K_ is
+    //# set to 0, and _W_max_ is set to the congestion window size at the beginning of the current congestion
+    //# avoidance stage.
+    //= RFC 9438 4.8
+    //# In addition, for the Reno-friendly region, _W_est_ SHOULD be set to the congestion window size at the
+    //# beginning of the current congestion avoidance stage.
+    /// A timeout. The window before it still limits how long W_est grows by alpha.
     pub fn timed_out(&mut self) {
         *self = Cubic { prior: self.prior, ..Cubic::default() };
     }
 
-    /// The connection was idle for `span`: shifts the curve.
+    //= RFC 9438 5.8
+    //# Per Section 4.2, it is required that _t_ in Figure 1 not include application-limited periods, such as idle
+    //# periods; otherwise, W_cubic(_t_) might be very high after restarting from these periods.
+    /// The connection was idle for `span`: shifts the curve. While the application sends less than the window allows
+    /// the clock goes on, as in Linux.
     pub fn idle(&mut self, span: Duration) {
         self.epoch = self.epoch.map(|epoch| epoch + span);
     }
 
-    /// After a long idle time the window has changed: a new stage begins with it. RFC 9438 section 5.8: were idle
-    /// time counted, "W_cubic(t) might be very high after restarting".
+    /// After a long idle time the window has changed: a new stage begins with it.
     pub fn restart(&mut self) {
         self.epoch = None;
     }
@@ -142,6 +181,18 @@ mod tests {
     }
 
     /// The window over time against the formulas of RFC 9438 in floating point, stepped ACK by ACK.
+    //= RFC 9438 5.1 test
+    //# Therefore, _C_ SHOULD be set to 0.4.
+    //= RFC 9438 4.2 test
+    //# To summarize, CUBIC computes both W_cubic(_t_) and _W_est_ (see Section 4.3) on receiving a new ACK in [...]
+    //= RFC 9438 4.2 test
+    //# Upon receiving a new ACK during congestion avoidance, CUBIC computes the _target_ congestion window size [...]
+    //= RFC 9438 4.4 test
+    //# In this region, _cwnd_ MUST be incremented by [...] for each received new ACK, where _target_ is [...]
+    //= RFC 9438 4.5 test
+    //# In this region, _cwnd_ MUST be incremented by [...] for each received new ACK, where _target_ is [...]
+    //= RFC 9438 4.2 test
+    //# _K_ is the time period that the above function takes to increase the congestion window size at the [...]
     #[test]
     fn the_curve_is_that_of_the_formulas() {
         for (rtt_ms, w_max, mss) in
@@ -186,6 +237,10 @@ mod tests {
         }
     }
 
+    //= RFC 9438 4.6 test
+    //# The parameter β__cubic_ SHOULD be set to 0.7, which is different from the multiplicative decrease factor [...]
+    //= RFC 9438 4.7 test
+    //# To speed up this bandwidth release by existing flows, the following fast convergence mechanism SHOULD be [...]
     #[test]
     fn fast_convergence_lowers_w_max_when_the_window_falls() {
         let mut cubic = Cubic::default();
@@ -195,7 +250,8 @@ mod tests {
         assert_eq!(cubic.w_max, 76_500);
     }
 
-    /// RFC 9438 section 4.3: W_est grows by alpha, 9/17, "until W_est has reached cwnd_prior", also after a timeout.
+    //= RFC 9438 4.3 test
+    //# Once _W_est_ has grown to reach the _cwnd_ at the time of most recently setting _ssthresh_ -- that is, [...]
     #[test]
     fn after_a_timeout_w_est_grows_by_alpha_up_to_the_window_before_it() {
         let mss = 1_000;

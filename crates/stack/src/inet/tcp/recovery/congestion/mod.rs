@@ -9,7 +9,10 @@ use cubic::Cubic;
 use hystart::HyStart;
 use std::time::Duration;
 
-/// No slow-start threshold yet (RFC 5681 section 3.1: "SHOULD be set arbitrarily high").
+//= RFC 5681 3.1
+//# The initial value of ssthresh SHOULD be set arbitrarily high (e.g., to the size of the largest possible advertised
+//# window), but ssthresh MUST be reduced in response to congestion.
+/// No slow-start threshold yet.
 pub(super) const NO_THRESHOLD: u32 = u32::MAX;
 /// The window stays below this, so that adding bytes to it cannot overflow.
 const LARGEST: u32 = 1 << 30;
@@ -70,7 +73,9 @@ impl Congestion {
         }
     }
 
-    /// RFC 5681 section 4.1: the restart window, `min(IW,cwnd)`.
+    //= RFC 5681 4.1
+    //# For the purposes of this standard, we define RW = min(IW,cwnd).
+    /// The restart window.
     pub fn restart_window(&self) -> u32 {
         (10 * self.mss).min((2 * self.mss).max(14_600)).min(self.cwnd)
     }
@@ -85,6 +90,12 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
+    //= RFC 9293 3.8.2
+    //# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion avoidance, and
+    //# exponential backoff of RTO to avoid creating congestion collapse conditions (MUST-19).
+    //= RFC 5681 3.1
+    //# The slow start and congestion avoidance algorithms MUST be used by a TCP sender to control the amount of
+    //# outstanding data being injected into the network.
     /// `delivered` bytes of a flow that fills its window were delivered: the window grows.
     pub fn grow(&mut self, growth: &Growth) {
         let mut delivered = growth.delivered;
@@ -94,9 +105,8 @@ impl Congestion {
             } else {
                 delivered
             };
-            // RFC 5681 section 3.1: "cwnd += min (N, SMSS)" for each ACK; here min(N, all): an ACK may cover many
-            // segments (RFC 3465 with no limit, as in Linux), and the burst that follows is no larger than what was
-            // in flight.
+            // By all that the ACK covers (RFC 3465 with no limit, as in Linux), where RFC 5681 adds a segment per
+            // ACK: the burst that follows is no larger than what was in flight.
             let target = self.cwnd.saturating_add(part).min(self.ssthresh).min(LARGEST);
             delivered = delivered.saturating_sub(target - self.cwnd);
             self.cwnd = target;
@@ -105,6 +115,11 @@ impl Congestion {
             }
         }
         match &mut self.control {
+            //= RFC 5681 3.1
+            //# The RECOMMENDED way to increase cwnd during congestion avoidance is to count the number of bytes that
+            //# have been acknowledged by ACKs for new data.
+            //= RFC 5681 3.1
+            //# Note that during congestion avoidance, cwnd MUST NOT be increased by more than SMSS bytes per RTT.
             Control::NewReno(credit) => {
                 *credit = credit.saturating_add(delivered);
                 if *credit >= self.cwnd {
@@ -131,8 +146,9 @@ impl Congestion {
         let saved = Saved { cwnd: self.cwnd, ssthresh: self.ssthresh, cubic: self.cubic() };
         let least = 2 * self.mss;
         self.ssthresh = match &mut self.control {
-            // RFC 5681 section 3.1: "max (FlightSize / 2, 2*SMSS)", of the window, as in Linux: it does not
-            // grow beyond what is used.
+            //= RFC 5681 3.1
+            //# ssthresh = max (FlightSize / 2, 2*SMSS) (4)
+            // Of the window, as in Linux: it does not grow beyond what is used.
             Control::NewReno(credit) => {
                 *credit = 0;
                 self.cwnd / 2
@@ -143,14 +159,14 @@ impl Congestion {
         saved
     }
 
-    /// A timeout: CUBIC starts anew (RFC 9438 section 4.8).
+    /// A timeout: CUBIC starts anew.
     pub fn timed_out(&mut self) {
         if let Control::Cubic(cubic) = &mut self.control {
             cubic.timed_out();
         }
     }
 
-    /// The reduction was needless (RFC 9438 section 4.9).
+    /// The reduction was needless.
     pub fn undo(&mut self, saved: &Saved) {
         self.cwnd = self.cwnd.max(saved.cwnd);
         self.ssthresh = self.ssthresh.max(saved.ssthresh);
@@ -159,7 +175,7 @@ impl Congestion {
         }
     }
 
-    /// Nothing was in flight for `span`, which does not count (RFC 9438 section 5.8).
+    /// Nothing was in flight for `span`, which does not count.
     pub fn idle(&mut self, span: Duration) {
         if let Control::Cubic(cubic) = &mut self.control {
             cubic.idle(span);

@@ -305,6 +305,8 @@ fn check(base: u32, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
+    //= RFC 6675 4 test
+    //# Given the information provided in an ACK, each octet that is cumulatively ACKed or SACKed should be [...]
     #[test]
     fn the_scoreboard_equals_a_plain_list(
         base in prop_oneof![Just(0u32), Just(u32::MAX - 5_000), any::<u32>()],

@@ -188,9 +188,11 @@ fn a_short_pause_or_a_disabled_setting_keeps_the_window() {
     }
 }
 
+//= RFC 9438 5.8 test
+//# Per Section 4.2, it is required that _t_ in Figure 1 not include application-limited periods, such as idle [...]
 #[test]
 fn idle_time_does_not_move_cubics_curve() {
-    // RFC 9438 section 5.8. With the idle minute counted, the window would jump by half.
+    // With the idle minute counted, the window would jump by half.
     let mut flow = Flow::new();
     flow.recovery.congestion.cwnd = 100 * MSS;
     flow.fill();
@@ -232,6 +234,12 @@ fn a_burst_recorded_at_once_equals_segments_recorded_one_by_one() {
 
 // --- round trips and the timeout
 
+//= RFC 6298 2 test
+//# (2.1) Until a round-trip time (RTT) measurement has been made for a segment sent between the sender and [...]
+//= RFC 6298 5 test
+//# the RTO MUST be re-initialized to 3 seconds when data transmission begins (i.e., after the three-way [...]
+//= RFC 6298 2 test
+//# (2.2) When the first RTT measurement R is made, the host MUST set SRTT <- R RTTVAR <- R/2 RTO <- SRTT + max [...]
 #[test]
 fn the_timeout_is_the_round_trip_and_at_least_200_ms() {
     let mut flow = Flow::new();
@@ -241,7 +249,7 @@ fn the_timeout_is_the_round_trip_and_at_least_200_ms() {
         flow.wait(RTT).ack(i, &[]);
     }
     assert_eq!(flow.recovery.rto(), Duration::from_millis(220));
-    // RFC 6298 section 2: 1 s if nothing is known; section 5.7: 3 s after a lost SYN.
+    // 1 s if nothing is known; 3 s after a lost SYN.
     let of = |retransmissions| {
         Flow::with(|_, agreed| (agreed.rtt, agreed.retransmissions) = (None, retransmissions))
     };
@@ -255,6 +263,8 @@ fn the_timeout_is_the_round_trip_and_at_least_200_ms() {
     assert_eq!(quick.recovery.rto(), Duration::from_micros(1_100));
 }
 
+//= RFC 6298 2 test
+//# SRTT <- (1 - alpha) * SRTT + alpha * R'
 #[test]
 fn the_timeout_follows_a_longer_round_trip() {
     let mut flow = Flow::new();
@@ -266,6 +276,10 @@ fn the_timeout_follows_a_longer_round_trip() {
     assert!((495..520).contains(&rto), "{rto}");
 }
 
+//= RFC 6298 3 test
+//# TCP MUST use Karn's algorithm [KP87] for taking RTT samples. That is, RTT samples MUST NOT be made using [...]
+//= RFC 6298 5 test
+//# Note that after retransmitting, once a new RTT measurement is obtained (which can only happen when new data [...]
 #[test]
 fn retransmissions_give_samples_only_with_timestamps() {
     for stamps in [false, true] {
@@ -283,11 +297,15 @@ fn retransmissions_give_samples_only_with_timestamps() {
         let acked = flow.wait(30).ack(1, &[]);
         let expected = stamps.then(|| Duration::from_millis(30));
         assert_eq!(acked.rtt, expected);
-        // RFC 6298 section 5.7, Karn: the backoff stays until there is a sample.
+        // The backoff stays until there is a sample.
         assert_eq!(flow.recovery.figures().backoff, u32::from(!stamps));
     }
 }
 
+//= RFC 6298 5 test
+//# (5.5) The host MUST set RTO <- RTO * 2 ("back off the timer"). The maximum value discussed in (2.5) above [...]
+//= RFC 6298 2 test
+//# (2.5) A maximum value MAY be placed on RTO provided it is at least 60 seconds.
 #[test]
 fn timeouts_double_up_to_the_longest() {
     let mut flow = Flow::with(|settings, _| settings.probes = false);
@@ -307,6 +325,8 @@ fn timeouts_double_up_to_the_longest() {
 
 /// RFC 6937 section 3, first figure (RFC 9937 keeps it): 20 segments in flight, the first is lost, Reno halves. Each
 /// second ACK of the others sends one.
+//= RFC 8985 9.3 test
+//# The Proportional Rate Reduction (PRR) algorithm [RFC6937] is RECOMMENDED for the specific congestion control [...]
 #[test]
 fn prr_halves_the_flight_evenly_over_one_round_trip() {
     let mut flow = Flow::reno(20);
@@ -348,6 +368,14 @@ fn prr_after_a_burst_of_losses_grows_back_as_in_slow_start() {
     assert!(flow.recovery.in_flight() <= 10 * MSS);
 }
 
+//= RFC 5681 3.2 test
+//# On the first and second duplicate ACKs received at a sender, a TCP SHOULD send a segment of previously [...]
+//= RFC 5681 3.2 test
+//# The TCP sender SHOULD use the "fast retransmit" algorithm to detect and repair loss, based on incoming [...]
+//= RFC 5681 3.2 test
+//# The lost segment starting at SND.UNA MUST be retransmitted
+//= RFC 5681 3.2 test
+//# When the third duplicate ACK is received, a TCP MUST set ssthresh to no more than the value given in equation (4).
 #[test]
 fn duplicates_without_sack_first_let_new_data_go_then_repair() {
     let mut flow = Flow::with(|settings, agreed| {
@@ -355,7 +383,7 @@ fn duplicates_without_sack_first_let_new_data_go_then_repair() {
     });
     flow.fill();
     flow.wait(RTT);
-    // RFC 3042: one new segment for each of the first two duplicates. RFC 5681: the third repairs.
+    // One new segment for each of the first two duplicates; the third repairs.
     let sent: Vec<String> = (0..9)
         .map(|_| {
             flow.ack(0, &[]);
@@ -381,9 +409,11 @@ fn duplicates_without_sack_first_let_new_data_go_then_repair() {
     assert_eq!((flow.phase(), flow.cwnd()), (Phase::Open, 5));
 }
 
+//= RFC 6298 5 test
+//# (5.3) When an ACK is received that acknowledges new data, restart the retransmission timer so that it will [...]
 #[test]
 fn without_sack_the_ack_that_ends_recovery_restarts_the_timeout() {
-    // RFC 6298 section 5.3; RFC 6582 section 3.2 step 3 leaves it running for partial ACKs alone.
+    // RFC 6582 section 3.2 step 3 leaves it running for partial ACKs alone.
     let mut flow = Flow::with(|settings, agreed| {
         (settings.algorithm, agreed.sack) = (Algorithm::NewReno, false);
         agreed.rtt = Some(Duration::from_millis(60));
@@ -410,7 +440,7 @@ fn without_sack_the_ack_that_ends_recovery_restarts_the_timeout() {
 
 // --- RACK and TLP
 
-/// RFC 8985 section 3.1, example 1: of three segments the first and the last are lost.
+/// RFC 8985, example 1: of three segments the first and the last are lost.
 #[test]
 fn a_lost_tail_is_found_by_what_was_sent_after_it() {
     let mut flow = Flow::new();
@@ -427,7 +457,9 @@ fn a_lost_tail_is_found_by_what_was_sent_after_it() {
     assert_eq!(flow.phase(), Phase::Open);
 }
 
-/// RFC 8985 section 3.1, example 2: a retransmission is lost.
+/// RFC 8985, example 2: a retransmission is lost.
+//= RFC 8985 6.2 test
+//# For each segment that has not been SACKed, RACK considers that segment lost if another segment that was sent [...]
 #[test]
 fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
     let mut flow = Flow::new();
@@ -442,7 +474,9 @@ fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
     assert_eq!((flow.phase(), flow.recovery.timeouts), (Phase::Open, 0));
 }
 
-/// RFC 8985 section 3.1, example 3: the first two arrive after the third, within a quarter of a round trip.
+/// RFC 8985, example 3: the first two arrive after the third, within a quarter of a round trip.
+//= RFC 8985 3.3.2 test
+//# Otherwise, the reordering window SHOULD start from a small fraction of the round-trip time or zero if no [...]
 #[test]
 fn a_little_reordering_repairs_nothing() {
     let mut flow = Flow::new();
@@ -460,6 +494,10 @@ fn a_little_reordering_repairs_nothing() {
     assert_eq!(flow.repair(), [4]);
 }
 
+//= RFC 8985 7.3 test
+//# If both conditions are met, then the sender SHOULD transmit a previously unsent data segment, if one exists [...]
+//= RFC 8985 7.2 test
+//# The sender SHOULD start or restart a loss probe PTO timer after transmitting new data (that was not itself a [...]
 #[test]
 fn a_probe_is_new_data_if_there_is_any_and_needs_no_room() {
     let mut flow = Flow::new();
@@ -472,6 +510,8 @@ fn a_probe_is_new_data_if_there_is_any_and_needs_no_room() {
     assert_eq!(flow.fire(), Fired::TimedOut { times: 1 });
 }
 
+//= RFC 8985 7.3 test
+//# After attempting to send a loss probe, regardless of whether a loss probe was sent, the sender MUST re-arm [...]
 #[test]
 fn a_sender_that_keeps_sending_still_times_out() {
     // Each segment schedules a probe; all but the first would be a second one, and are not sent.
@@ -514,6 +554,10 @@ fn data_sent_while_a_probe_is_outstanding_gets_a_probe_after_its_answer() {
     assert_eq!(flow.fire(), Fired::Probe(seq(4)..seq(5)));
 }
 
+//= RFC 8985 7.4.2 test
+//# If the TLP sender does not receive such an indication, then it MUST assume that the original data segment, [...]
+//= RFC 8985 7.4.2 test
+//# The sender then SHOULD invoke a congestion control response equivalent to a fast recovery.
 #[test]
 fn a_probe_that_repaired_a_loss_reduces_the_window() {
     let mut flow = Flow::reno(10);
@@ -527,12 +571,14 @@ fn a_probe_that_repaired_a_loss_reduces_the_window() {
         cwnd >= 10,
         "whether the probe or the original is acknowledged is not known yet: {cwnd}"
     );
-    // Section 7.4.2: neither DSACK nor duplicate came, and the next is acknowledged: the original was lost.
+    // Neither DSACK nor duplicate came, and the next is acknowledged: the original was lost.
     flow.send(1);
     flow.wait(RTT).ack(11, &[]);
     assert_eq!(flow.cwnd(), 5);
 }
 
+//= RFC 8985 7.4.2 test
+//# The sender considers the TLP episode to be done and records that fact by setting TLP.end_seq to None.
 #[test]
 fn a_needless_probe_does_not_reduce_the_window() {
     for dsack in [true, false] {
@@ -553,6 +599,10 @@ fn a_needless_probe_does_not_reduce_the_window() {
 
 // --- timeouts, and their undo
 
+//= RFC 8985 6.3 test
+//# Upon RTO timer expiration, RACK marks the first outstanding segment as lost (since it was sent an RTO ago); [...]
+//= RFC 5681 3.1 test
+//# Furthermore, upon a timeout (as specified in [RFC2988]) cwnd MUST be set to no more than the loss window, [...]
 #[test]
 fn a_timeout_marks_all_older_than_a_round_trip_as_lost_and_starts_with_one_segment() {
     let mut flow = Flow::with(|settings, _| settings.probes = false);

@@ -23,9 +23,11 @@ fn a_clean_path_is_filled() {
     }
 }
 
+//= RFC 9438 4.3 test
+//# If so, CUBIC is in the Reno-friendly region and _cwnd_ SHOULD be set to _W_est_ at each reception of a new ACK.
 #[test]
 fn the_rate_over_a_lossy_path_is_that_of_the_formula() {
-    // RFC 9438 section 4.3: in Reno's region the average window is sqrt(a (1+b) / (2 (1-b) p)) segments, with
+    // In Reno's region the average window is sqrt(a (1+b) / (2 (1-b) p)) segments, with
     // a = 3 (1-b) / (1+b), b = 0.7; losses are random, which the formula does not know.
     let (a, b, p) = (9.0 / 17.0, 0.7, 0.01f64);
     let window = (a * (1.0 + b) / (2.0 * (1.0 - b) * p)).sqrt();
@@ -81,6 +83,8 @@ fn a_burst_of_losses_needs_no_timeout() {
     }
 }
 
+//= RFC 8985 7.2 test
+//# First, the default PTO interval is 2*SRTT.
 #[test]
 fn a_lost_tail_is_found_by_a_probe_after_two_round_trips() {
     for first in [99, 97, 95, 92] {
@@ -91,6 +95,8 @@ fn a_lost_tail_is_found_by_a_probe_after_two_round_trips() {
     }
 }
 
+//= RFC 5681 3.2 test
+//# The TCP sender SHOULD use the "fast retransmit" algorithm to detect and repair loss, based on incoming [...]
 #[test]
 fn without_sack_a_single_loss_in_a_window_needs_no_timeout() {
     for lost in 1..=90 {

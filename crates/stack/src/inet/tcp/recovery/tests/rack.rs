@@ -1,4 +1,4 @@
-//! RACK against a literal transcription of RFC 8985 section 6.2, which walks all segments each time.
+//! RACK against a literal transcription of RFC 8985, which walks all segments each time.
 
 use super::super::{
     super::seq::Seq,
@@ -45,7 +45,7 @@ struct Segment {
     acked: bool,
 }
 
-/// RFC 8985 sections 5.2 and 6.2 word for word; times in ms, ACK for a SACKed segment.
+/// RFC 8985 word for word; times in ms, ACK for a SACKed segment.
 #[derive(Default)]
 struct Text {
     segments: Vec<Segment>,
@@ -222,6 +222,16 @@ fn check(steps: &[Step], min_rtt: u64, srtt: u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
+    //= RFC 8985 6.2 test
+    //# To avoid spurious inferences, ignore a segment as invalid if any of its sequence range has been [...]
+    //= RFC 8985 6.2 test
+    //# If Segment.xmit_ts equals RACK.xmit_ts (e.g., due to clock granularity limits), then compare [...]
+    //= RFC 8985 6.2 test
+    //# If a never-retransmitted segment that's below RACK.fack is (selectively or cumulatively) acknowledged, [...]
+    //= RFC 8985 6.2 test
+    //# For each segment that has not been SACKed, RACK considers that segment lost if another segment that was [...]
+    //= RFC 8985 3.3.2 test
+    //# The RACK reordering window MUST be bounded, and this bound SHOULD be SRTT.
     #[test]
     fn rack_marks_what_rfc_8985_marks(
         steps in prop::collection::vec(step(), 1..150),
@@ -232,6 +242,10 @@ proptest! {
 }
 
 /// Step 4: after sixteen recoveries without a DSACK the window is a quarter of a round trip again.
+//= RFC 8985 6.2 test
+//# Therefore, RACK persists using the inflated RACK.reo_wnd for up to 16 loss recoveries, after which it resets [...]
+//= RFC 8985 6.2 test
+//# The RACK.reo_wnd increases linearly for every round trip in which the sender receives some DSACK option so [...]
 #[test]
 fn the_reordering_window_shrinks_after_sixteen_recoveries() {
     for recoveries in [15, 16, 17] {

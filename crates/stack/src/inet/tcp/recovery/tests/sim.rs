@@ -349,7 +349,7 @@ impl Sim {
         if known {
             return self.acknowledge(Some((start, end)));
         }
-        // RFC 7323 section 4.3: the timestamp of the expected segment is echoed.
+        // The timestamp of the expected segment is echoed.
         if start <= self.expected || self.pending == 0 && self.got.is_empty() {
             self.echo = if self.pending == 0 { stamp } else { self.echo };
         }

@@ -45,7 +45,6 @@ impl Script {
         let shift = if scales { self.our_shift.unwrap_or(0) } else { 0 };
         let ack = relative(sent.segment.ack, IRS);
         let edge = ack + (i64::from(sent.segment.window) << shift);
-        // RFC 9293 section 3.8.6: "A TCP receiver SHOULD NOT shrink the window".
         assert!(self.offered.is_none_or(|was| edge >= was), "the window's edge moved left\n{log}");
         assert!(self.acked.is_none_or(|was| ack >= was), "an acknowledgment taken back\n{log}");
         (self.offered, self.acked) = (Some(edge), Some(ack));
