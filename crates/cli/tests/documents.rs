@@ -4,26 +4,9 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use support::run_locally;
-
-fn project() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-/// Each document's path and text.
-fn documents() -> Vec<(PathBuf, String)> {
-    let project = project();
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for folder in [project.clone(), project.join("docs"), project.join("crates/stack")] {
-        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        paths.extend(entries.filter(|path| path.extension().is_some_and(|it| it == "md")));
-    }
-    paths.sort();
-    assert!(paths.len() > 15, "{paths:?}");
-    paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
-}
+use support::shown::{blocks, documents, project};
 
 #[test]
 fn the_readme_is_short_and_begins_with_what_a_reader_comes_for() {
@@ -94,8 +77,7 @@ fn commands_shown_are_understood() {
         if path.ends_with("CHANGELOG.md") {
             continue; // of earlier versions, too
         }
-        let blocks = text.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
-        let lines = blocks.flat_map(|block| block.lines().map(str::to_owned));
+        let lines = blocks(&text).flat_map(|block| block.lines().map(str::to_owned));
         let spans = prose(&text).replace('\n', " ");
         let spans = spans.split('`').skip(1).step_by(2).map(str::to_owned);
         for line in lines.chain(spans.filter(|span| span.starts_with("busypoll "))) {

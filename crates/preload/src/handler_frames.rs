@@ -38,7 +38,8 @@ fn mark(frame: *const Frame) -> usize {
     frame.addr() ^ 0x6275_7379
 }
 
-/// Whether a handler runs on the calling thread. Slow in a thread where a handler has ever left by longjmp.
+/// Whether a handler runs on the calling thread. Takes two system calls in a thread where a handler has ever
+/// left by longjmp.
 pub(crate) fn is_running() -> bool {
     let frame = INNERMOST.get();
     !frame.is_null() && is_intact(frame)

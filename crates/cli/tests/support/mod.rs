@@ -3,6 +3,7 @@
 
 pub mod faults;
 pub mod lab_machine;
+pub mod shown;
 pub mod vm_machine;
 pub mod waiter;
 
