@@ -27,9 +27,11 @@ pub mod firewall;
 mod groups;
 mod kernel_connections;
 mod kernel_udp;
+mod poller_slot;
 mod port_reservation;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
+pub(crate) use poller_slot::PollerSlot;
 pub(crate) use port_reservation::{PortReservation, ReservationOptions};
 
 /// TIME_WAIT entries may keep one in this many of the process's descriptors.
@@ -58,12 +60,15 @@ struct Inner {
     tcp: tcp::Config,
     busy_read: AtomicU32,
     busy_poll: AtomicU32,
+    poller_slot: Arc<PollerSlot>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         // First the contexts: their passes and timers may still make connections or move them to TIME_WAIT.
         self.contexts.clear();
+        // It finds the contexts closed, and ends.
+        self.poller_slot.waiter().wake();
         // A connection without a socket keeps its port's companion, which keeps inet.
         self.inet.tcp_forget_all();
     }
@@ -177,6 +182,7 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Xdp::open`].
+    #[doc(hidden)]
     pub fn leased(mut self, lease: Lease) -> io::Result<Builder> {
         let nic = Xdp::open_granted(lease.grant)?;
         self.ledger = Some(lease.ledger);
@@ -263,6 +269,7 @@ impl Builder {
             tcp,
             busy_read,
             busy_poll,
+            poller_slot: Arc::new(PollerSlot::new()),
         };
         Ok(Host { inner: Arc::new(inner) })
     }
@@ -385,17 +392,20 @@ impl Host {
     /// Whether bind(2) would find the port of `local` in use by sockets of this host, including connections that
     /// outlived their listener. Of `options`, only those about sharing the port count. The kernel's own sockets are
     /// not considered.
+    #[doc(hidden)]
     pub fn is_tcp_port_taken(&self, local: SocketAddr, options: &tcp::ListenOptions) -> bool {
         self.inner.inet.tcp_is_taken(local, options)
     }
 
     /// Whether the kernel has `address` on an interface shared with it, by its announcements so far.
+    #[doc(hidden)]
     pub fn has_shared_address(&self, address: IpAddr) -> bool {
         self.inner.kernel.as_ref().is_some_and(|kernel| kernel.has_address(address))
     }
 
     /// Releases the ports of closed connections that are kept for new ones. For a caller that finds no port left, or
     /// finds one of these in use. False: there were none.
+    #[doc(hidden)]
     pub fn release_idle_ports(&self) -> bool {
         self.inner.kernel.as_ref().is_some_and(|kernel| kernel.release_idle_ports())
     }
@@ -422,6 +432,10 @@ impl Host {
 
     pub(crate) fn delivery_hook(&self) -> Option<DeliveryHook> {
         self.inner.delivery_hook.clone()
+    }
+
+    pub(crate) fn poller_slot(&self) -> &Arc<PollerSlot> {
+        &self.inner.poller_slot
     }
 
     pub(crate) fn kernel(&self) -> Option<&companion::CompanionService> {

@@ -9,6 +9,9 @@
 //! below it.
 //! Packets come up through callbacks that the upper floor hands down.
 //!
+//! Programs use the crate `busypoll`: what it re-exports as `busypoll::stack` is the interface. The rest is public for the
+//! other crates of the command `busypoll`, and changes without notice.
+//!
 //! # The receive path
 //!
 //! 1. [`UdpSocket::recv`] or [`TcpStream`]'s `read` finds the socket's queue empty. The socket knows the
@@ -31,33 +34,49 @@
 mod host;
 mod icmp_sockets;
 pub mod inet;
+#[doc(hidden)]
 pub mod lease;
+#[doc(hidden)]
 pub mod ledger;
+#[doc(hidden)]
 pub mod memory_pressure;
 pub mod napi;
 pub mod nic;
 mod pool;
+#[doc(hidden)]
 pub mod process;
 pub mod signal;
 mod socket;
+#[doc(hidden)]
 pub mod spin;
+#[doc(hidden)]
 pub mod stderr;
 mod sync;
 mod sys;
+#[doc(hidden)]
 pub mod thread;
 pub mod time;
+#[doc(hidden)]
 pub mod unix;
 pub mod wire;
+#[doc(hidden)]
 pub mod word_hash;
 
-pub use host::{Builder, Host, firewall};
+#[doc(hidden)]
+pub use host::firewall;
+pub use host::{Builder, Host};
+#[doc(hidden)]
 pub use icmp_sockets::IcmpSockets;
 pub use inet::tcp::{
     Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
 };
 pub use socket::{
-    Accepted, Entry, Epoll, EpollEvent, EpollParams, Events, Groups, Incoming, IncomingStreams,
-    Message, Outgoing, Owner, PollFd, ReceiveFlags, SendFlags, Socket, SocketStats, Source,
-    Sources, SteeredPort, TcpListener, TcpStream, UdpSocket, Watch, options, poll,
-    poll_with_kernel_fds, repair,
+    Direction, Epoll, EpollEvent, EpollParams, Events, Groups, Incoming, IncomingStreams, Message,
+    Outgoing, PollFd, PollerTask, ReadyFd, ReceiveFlags, SendFlags, Socket, SocketStats, Sources,
+    TaskWait, TcpListener, TcpStream, UdpSocket, options, poll,
+};
+// For the preload library, whose sockets these are to move between processes, and whose waits mix descriptors.
+#[doc(hidden)]
+pub use socket::{
+    Accepted, Entry, Owner, Source, SteeredPort, Watch, poll_with_kernel_fds, repair,
 };

@@ -29,6 +29,7 @@ pub fn note_deferred_signal() {
 }
 
 /// Each thread calls `hook` before it sleeps in the stack for the first time. The first hook given stays.
+#[doc(hidden)]
 pub fn on_first_sleep(hook: fn()) {
     wait::on_first_sleep(hook);
 }
@@ -46,17 +47,20 @@ pub fn has_deferred_signal() -> bool {
 
 /// Whether [`CancelHandle::cancel`] was called for this thread.
 #[inline]
+#[doc(hidden)]
 pub fn is_cancelled() -> bool {
     // Read after the waiter's event was published: either the cancelling thread sees the event, or we see its flag.
     CANCELLED.with(|cancelled| cancelled.load(Ordering::SeqCst))
 }
 
 /// The same; clears the flag.
+#[doc(hidden)]
 pub fn take_cancelled() -> bool {
     CANCELLED.with(|cancelled| cancelled.swap(false, Ordering::Relaxed))
 }
 
 /// A handle by which other threads end a thread's wait.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct CancelHandle {
     cancelled: *const AtomicBool,

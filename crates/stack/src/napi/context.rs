@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     nic::{Interrupt, RxQueue},
-    sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell, spin_wait},
+    sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell, fence, spin_wait},
     time::{self, Instant},
 };
 use std::{hint::cold_path, io, sync::atomic::AtomicU8, time::Duration};
@@ -325,6 +325,25 @@ impl Context {
         if self.backoff.load(Ordering::Relaxed) > 0 && self.backoff.swap(0, Ordering::Relaxed) > 0 {
             // The interrupt thread registers with the watchdog anew, which then checks in time.
             self.line.kick();
+        }
+    }
+
+    /// The caller stops polling, and sleeps where this context does not see it: in a runtime, or in the kernel. The
+    /// interrupt thread takes the queue over at once; the watchdog would let the next packet wait.
+    pub(crate) fn leave_to_interrupt(&self) {
+        self.last_poll.store(0, Ordering::Relaxed);
+        // The interrupt thread stores its state, then loads `last_poll`: one of the two sees the other's store. (If the
+        // processor has reordered those, the watchdog makes up for it later.)
+        fence(Ordering::SeqCst);
+        if self.handoff.needs_kick() {
+            self.line.kick();
+        }
+    }
+
+    /// The same, if the queue is left to pollers.
+    pub(crate) fn leave_to_interrupt_if_polled(&self) {
+        if self.last_poll.load(Ordering::Relaxed) != 0 {
+            self.leave_to_interrupt();
         }
     }
 

@@ -85,6 +85,12 @@ impl Handoff {
         self.thread.load(Ordering::Relaxed) == WATCHING
     }
 
+    /// Whether the interrupt thread must be kicked for the interrupt to be armed soon: it sleeps until the watchdog kicks
+    /// it, or is awake and may be about to.
+    pub fn needs_kick(&self) -> bool {
+        matches!(self.thread.load(Ordering::SeqCst), RUNNING | WATCHING)
+    }
+
     /// The interrupt thread has found the queue empty and is going to sleep.
     pub fn go_idle(&self) -> IdleAction {
         // A leader that leaves writes `leader`, then reads `thread`. We write `thread`, then read `leader`. So one side

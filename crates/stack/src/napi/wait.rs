@@ -1,6 +1,7 @@
 //! A thread that sleeps, and waking it. Every sleep of the stack (a receive, a poll, an epoll wait) is on
 //! a [`Waiter`] that the thread borrows for the wait. It has an atomic for the fast path and an eventfd, so that a
-//! thread can wait for its wake-up and for a NIC's interrupt in one call.
+//! thread can wait for its wake-up and for a NIC's interrupt in one call. A waiter may also stand for a task of an
+//! async runtime, or for a descriptor that a program waits for in the kernel: these are armed, and sleep elsewhere.
 //!
 //! No wake-up is lost: a thread first registers its waiter (under the lock of what it waits for), then looks
 //! once more, then sleeps. If [`wake`](Waiter::wake) comes in between, the sleep returns at once.
@@ -18,12 +19,13 @@ use std::{
     convert::Infallible,
     io,
     ops::Deref,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     ptr,
     sync::{
         OnceLock,
         atomic::{AtomicI32, AtomicPtr},
     },
+    task::Waker,
     time::Duration,
 };
 
@@ -37,7 +39,16 @@ pub struct Waiter {
     state: AtomicU32,
     /// 1: it stands in a wait queue. Changed under the lock of that queue.
     queued: AtomicU32,
-    event: OwnedFd,
+    sleeper: Sleeper,
+}
+
+/// What a wake-up wakes.
+#[derive(Debug)]
+enum Sleeper {
+    /// The thread that polls this eventfd.
+    Event(OwnedFd),
+    /// A task, by the waker of its last poll.
+    Task(Mutex<Option<Waker>>),
 }
 
 /// What ended a sleep.
@@ -88,7 +99,29 @@ pub(crate) fn on_first_sleep(hook: fn()) {
 
 impl Waiter {
     pub(crate) fn new() -> io::Result<Waiter> {
-        Ok(Waiter { state: AtomicU32::new(AWAKE), queued: AtomicU32::new(0), event: eventfd()? })
+        Ok(Waiter::of(Sleeper::Event(eventfd()?)))
+    }
+
+    /// The waiter of a task, which is woken by its waker.
+    pub(crate) fn of_task() -> Waiter {
+        Waiter::of(Sleeper::Task(Mutex::new(None)))
+    }
+
+    fn of(sleeper: Sleeper) -> Waiter {
+        Waiter { state: AtomicU32::new(AWAKE), queued: AtomicU32::new(0), sleeper }
+    }
+
+    /// The eventfd that its wake-ups make readable; none for a task's waiter.
+    pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.sleeper {
+            Sleeper::Event(event) => Some(event.as_fd()),
+            Sleeper::Task(_) => None,
+        }
+    }
+
+    /// The same as a number; negative if there is none.
+    fn event(&self) -> RawFd {
+        self.event_fd().map_or(-1, |event| event.as_raw_fd())
     }
 
     /// A waiter for the calling thread: the one it had last, unless another thread has it. Late wake-ups meant for an
@@ -101,7 +134,7 @@ impl Waiter {
         let slot = WAITERS.lend(&LAST, || Ok::<_, io::Error>(ThreadWaiter::new(Waiter::new()?)))?;
         CURRENT.with(|mine| mine.store(Arc::as_ptr(&slot.waiter).cast_mut(), Ordering::Relaxed));
         // Before the thread reads its cancel flag: see `CancelHandle::cancel`.
-        CURRENT_EVENT.with(|event| event.store(slot.waiter.event.as_raw_fd(), Ordering::SeqCst));
+        CURRENT_EVENT.with(|event| event.store(slot.waiter.event(), Ordering::SeqCst));
         if is_first && let Some(hook) = ON_FIRST.get() {
             hook();
         }
@@ -138,8 +171,30 @@ impl Waiter {
     /// Ends the sleep, or keeps it from beginning. Any thread may call it, any number of times.
     pub fn wake(&self) {
         if self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP {
-            signal(self.event.as_raw_fd());
+            match &self.sleeper {
+                Sleeper::Event(event) => signal(event.as_raw_fd()),
+                Sleeper::Task(waker) => wake_task(waker),
+            }
         }
+    }
+
+    /// The task sleeps: the next wake-up wakes `waker`. False if a wake-up has come since [`start`](Waiter::start) or
+    /// the last call; it is forgotten, and the caller looks again. Either way the caller must look once more, or
+    /// register the waiter under the lock of what it waits for, before the task may sleep.
+    pub(crate) fn arm_task(&self, waker: &Waker) -> bool {
+        if let Sleeper::Task(current) = &self.sleeper {
+            // Not dropped under the lock: a waker's drop may run any code.
+            let before = lock(current).replace(waker.clone());
+            drop(before);
+        }
+        self.state.swap(ASLEEP, Ordering::AcqRel) != WOKEN
+    }
+
+    /// Makes the eventfd unreadable: the next wake-up makes it readable again. The caller looks once more after this,
+    /// and calls [`wake`](Waiter::wake) if what it waits for is there: a wake-up until now is forgotten.
+    pub(crate) fn arm_event(&self) {
+        drain(self.event());
+        self.state.swap(ASLEEP, Ordering::AcqRel);
     }
 
     /// Whether [`wake`](Waiter::wake) was called since [`start`](Waiter::start).
@@ -172,7 +227,7 @@ impl Waiter {
         timeout: Option<Duration>,
         kernel_fds: &mut KernelFds,
     ) -> Wake {
-        let own = [self.event.as_raw_fd(), other.map_or(-1, |other| other.as_raw_fd())];
+        let own = [self.event(), other.map_or(-1, |other| other.as_raw_fd())];
         self.sleep_with(|| kernel_fds.poll_with(own, timeout))
     }
 
@@ -210,13 +265,22 @@ impl Waiter {
         let wake = wait();
         if wake == Wake::Woken {
             // This may be a late wake-up of an earlier wait: then the caller looks once and finds nothing.
-            drain(self.event.as_raw_fd());
+            drain(self.event());
         }
         let woken = self
             .state
             .compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Acquire)
             .is_err();
         if woken { Wake::Woken } else { wake }
+    }
+}
+
+/// Wakes the task. Without the lock: a waker may poll its task at once, which arms the waiter again.
+#[cold]
+fn wake_task(waker: &Mutex<Option<Waker>>) {
+    let waker = lock(waker).take();
+    if let Some(waker) = waker {
+        waker.wake();
     }
 }
 
@@ -406,9 +470,9 @@ impl LeaderEpoll {
         let mut registered = lock(&self.registered);
         if !registered.waiter.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
             if let Some(before) = registered.waiter.take() {
-                self.control(libc::EPOLL_CTL_DEL, before.event.as_raw_fd(), 0, WAITER)?;
+                self.control(libc::EPOLL_CTL_DEL, before.event(), 0, WAITER)?;
             }
-            let event = waiter.event.as_raw_fd();
+            let event = waiter.event();
             self.control(libc::EPOLL_CTL_ADD, event, libc::EPOLLIN, WAITER)?;
             registered.waiter = Some(waiter.clone());
         }

@@ -93,6 +93,10 @@ macro_rules! common_options {
             fn host(&self) -> &Host {
                 &self.0.host
             }
+
+            fn task_channel(&self) -> Arc<dyn TaskChannel> {
+                self.0.endpoint.clone()
+            }
         }
     };
 }

@@ -2,7 +2,8 @@
 //!
 //! [`waiting`] is how a call waits: it returns at once if there is data; else it busy polls ([`busy`]); else it sleeps.
 //! The endpoints (`udp::endpoint`, `tcp::endpoint`) connect the receive path with the waiters. [`poll`] and [`epoll`]
-//! see every socket as a [`Source`](source::Source) of events.
+//! see every socket as a [`Source`](source::Source) of events. A thread that waits in the kernel uses
+//! [`ready_fd`], a task of an async runtime [`task_wait`]; a [`poller_task`] polls for such tasks.
 
 mod busy;
 mod common;
@@ -11,8 +12,11 @@ mod kernel_fds;
 pub mod options;
 pub(crate) mod per_cpu_spinner;
 mod poll;
+mod poller_task;
 mod readiness;
+mod ready_fd;
 mod source;
+mod task_wait;
 mod tcp;
 mod udp;
 mod waiting;
@@ -20,8 +24,11 @@ mod yield_policy;
 
 pub use epoll::{Epoll, EpollEvent, EpollParams};
 pub use poll::{Entry, PollFd, poll, poll_with_kernel_fds};
+pub use poller_task::PollerTask;
 pub use readiness::{Events, Watch};
+pub use ready_fd::ReadyFd;
 pub use source::{Socket, Source};
+pub use task_wait::{Direction, TaskWait};
 pub use tcp::{
     Accepted, IncomingStreams, Owner, SendFlags, SteeredPort, TcpListener, TcpStream, repair,
 };

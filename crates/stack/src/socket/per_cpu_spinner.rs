@@ -27,6 +27,7 @@ pub(crate) fn clear() {
 
 /// The slot of a thread that has polled past its [`GRACE_PERIOD`]. A thread that is moved to another CPU is not noticed
 /// there: the rule is for pinned threads.
+#[derive(Debug)]
 pub(super) struct Spinner {
     cpu: usize,
     me: usize,
@@ -39,11 +40,14 @@ impl Spinner {
         thread_local!(static ME: u8 = const { 0 });
         let me = ME.with(|me| std::ptr::from_ref(me).addr());
         let cpu = sys::current_cpu().unwrap_or(CPUS);
-        let entered = SPINNING.get(cpu).is_none_or(|slot| {
-            slot.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let entered = SPINNING.get(cpu).map_or(Ok(0), |slot| {
+            slot.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed)
         });
-        if entered {
-            return Some(Spinner { cpu, me });
+        match entered {
+            Ok(_) => return Some(Spinner { cpu, me }),
+            // The thread's own: its runtime has several poller tasks, or one and a call that busy polls.
+            Err(other) if other == me => return Some(Spinner { cpu: CPUS, me }),
+            Err(_) => {}
         }
         static SAID: Once = Once::new();
         SAID.call_once(|| {

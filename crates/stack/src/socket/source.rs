@@ -1,6 +1,9 @@
 //! What `poll` and `Epoll` need of a socket of any kind.
 
-use super::readiness::{Events, Watch};
+use super::{
+    readiness::{Events, Watch},
+    task_wait::TaskChannel,
+};
 use crate::{
     Host,
     napi::{Context, NapiId},
@@ -9,7 +12,7 @@ use std::{fmt, sync::Arc};
 
 /// A socket of this crate: [`poll`](super::poll) and [`Epoll`](super::Epoll) wait for these. Other crates cannot
 /// implement it.
-pub trait Socket: fmt::Debug + Sealed {
+pub trait Socket: fmt::Debug + Send + Sync + Sealed {
     /// The socket's readiness now.
     fn readiness(&self) -> Events {
         self.source().readiness()
@@ -19,6 +22,7 @@ pub trait Socket: fmt::Debug + Sealed {
     fn busy_poll(&self) -> u32;
 
     /// The source of its events, for waits that take any source.
+    #[doc(hidden)]
     fn events(&self) -> Arc<dyn Source> {
         self.shared_source()
     }
@@ -39,6 +43,9 @@ pub trait Sealed {
 
     /// The socket's host.
     fn host(&self) -> &Host;
+
+    /// Its wait queues, for tasks.
+    fn task_channel(&self) -> Arc<dyn TaskChannel>;
 }
 
 /// The part of a socket that events come from.
@@ -65,6 +72,13 @@ pub trait Source: Send + Sync {
 
     /// That context, unless it is gone.
     fn context(&self) -> Option<Arc<Context>>;
+
+    /// Calls `each` for every context that packets come from.
+    fn for_each_context(&self, each: &mut dyn FnMut(&Context)) {
+        if let Some(context) = self.context() {
+            each(&context);
+        }
+    }
 
     /// Notifies `watch` of every event from now on.
     fn watch(&self, watch: Arc<dyn Watch>);

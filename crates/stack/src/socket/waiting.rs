@@ -75,7 +75,7 @@ pub(super) trait WaitChannel {
 }
 
 /// The channel is ready: no need to sleep.
-pub(super) struct AlreadyReady;
+pub struct AlreadyReady;
 
 /// A call that may have to wait.
 pub(super) trait Call {

@@ -67,6 +67,7 @@ thread_local! {
 }
 
 /// The yields of one busy loop.
+#[derive(Debug)]
 pub(super) struct YieldPolicy {
     due: Instant,
     /// This loop sleeps instead of yielding.

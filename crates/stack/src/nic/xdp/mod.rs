@@ -33,8 +33,10 @@ mod socket;
 mod steering;
 mod umem;
 
+#[doc(hidden)]
 pub use attachment::Attachment;
 pub use error::Error;
+#[doc(hidden)]
 pub use grant::Grant;
 
 use self::{

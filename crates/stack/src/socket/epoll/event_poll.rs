@@ -348,6 +348,10 @@ impl Source for EventPoll {
         self.contexts().first().cloned()
     }
 
+    fn for_each_context(&self, each: &mut dyn FnMut(&Context)) {
+        self.contexts().iter().for_each(|context| each(context));
+    }
+
     fn watch(&self, watch: Arc<dyn Watch>) {
         let mut outer = lock(&self.outer);
         outer.add_watcher(watch);

@@ -5,6 +5,7 @@ use super::{
     busy::{BusyLimits, BusyLoopEnd, busy_loop},
     kernel_fds::KernelFdCheck,
     readiness::{Events, Watch},
+    ready_fd::ReadyFd,
     source::{Socket, Source},
 };
 use crate::{
@@ -76,6 +77,7 @@ impl Epoll {
     }
 
     /// An empty set without a host: it busy polls by its own parameters alone.
+    #[doc(hidden)]
     pub fn detached() -> Epoll {
         Epoll { host: None, set: Arc::default() }
     }
@@ -94,6 +96,7 @@ impl Epoll {
     ///
     /// # Errors
     /// EEXIST if it is a member under that tag; ENOMEM.
+    #[doc(hidden)]
     pub fn add_source(
         &self,
         source: &Arc<dyn Source>,
@@ -130,6 +133,7 @@ impl Epoll {
     ///
     /// # Errors
     /// ENOENT if it is not a member under that tag; EINVAL if it was added with [`Events::EXCLUSIVE`].
+    #[doc(hidden)]
     pub fn modify_source(
         &self,
         source: &Arc<dyn Source>,
@@ -161,6 +165,7 @@ impl Epoll {
     ///
     /// # Errors
     /// ENOENT if it is not a member under that tag.
+    #[doc(hidden)]
     pub fn remove_source(&self, source: &Arc<dyn Source>, tag: u64) -> io::Result<()> {
         let item = self.member(source, tag)?;
         item.clear_interest();
@@ -177,8 +182,19 @@ impl Epoll {
     }
 
     /// The set as a source of events, to be added to another set: readable while a wait would find an event.
+    #[doc(hidden)]
     pub fn as_source(&self) -> Arc<dyn Source> {
         self.set.clone()
+    }
+
+    /// A descriptor that is readable while a wait would find an event, for programs that wait in the kernel. To be
+    /// [cleared](ReadyFd::clear) once a wait with no time has found none.
+    ///
+    /// # Errors
+    /// No descriptor is left (EMFILE, ENFILE).
+    pub fn ready_fd(&self) -> io::Result<ReadyFd> {
+        let poller_slot = self.host.as_ref().map(|host| host.poller_slot().clone());
+        ReadyFd::of_source(&self.as_source(), Events::READABLE, poller_slot)
     }
 
     /// The busy-poll parameters.
@@ -247,6 +263,7 @@ impl Epoll {
     /// # Errors
     /// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv),
     /// or no descriptor left for the thread's eventfd.
+    #[doc(hidden)]
     pub fn wait_with_kernel_fds(
         &self,
         timeout: Option<Duration>,

@@ -110,6 +110,7 @@ impl TcpStream {
     /// # Errors
     /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what binding can fail
     /// with; no descriptor left.
+    #[doc(hidden)]
     pub fn adopt(host: &Host, kernel: &KernelStream) -> io::Result<TcpStream> {
         let own = kernel.as_fd().try_clone_to_owned()?;
         let local = kernel.local_addr()?;
@@ -130,6 +131,7 @@ impl TcpListener {
     /// # Errors
     /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what listening can fail
     /// with; no descriptor left.
+    #[doc(hidden)]
     pub fn with_companion(
         host: &Host,
         kernel: &KernelListener,
@@ -143,6 +145,7 @@ impl TcpListener {
     ///
     /// # Errors
     /// As [`with_companion`](TcpListener::with_companion).
+    #[doc(hidden)]
     pub fn with_steered_companion(
         host: &Host,
         kernel: &KernelListener,
@@ -179,6 +182,7 @@ impl TcpListener {
     ///
     /// # Errors
     /// As [`accept`](TcpListener::accept), and those of accept(2).
+    #[doc(hidden)]
     pub fn accept_any(&self, dont_wait: bool) -> io::Result<Accepted> {
         self.accept_from_both(dont_wait)
     }

@@ -7,6 +7,7 @@ use crate::{
     napi::{Context, NapiId, Pass, PolledBy, Waiter},
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
+        task_wait::{Direction, TaskChannel, prepare},
         udp::SocketStats,
         waiting::{AlreadyReady, LastNapi, WaitChannel, WaitOptions},
     },
@@ -374,6 +375,26 @@ macro_rules! wait_channel {
 
 wait_channel!(ReadChannel, reading, Ready::READABLE);
 wait_channel!(WriteChannel, writing, Ready::WRITABLE);
+
+impl TaskChannel for Endpoint {
+    fn prepare_task(
+        &self,
+        direction: Direction,
+        waiter: &Arc<Waiter>,
+    ) -> Result<Option<Arc<Context>>, AlreadyReady> {
+        match direction {
+            Direction::Read => prepare(&ReadChannel(self), &self.waiting, waiter),
+            Direction::Write => prepare(&WriteChannel(self), &self.waiting, waiter),
+        }
+    }
+
+    fn finish_task(&self, direction: Direction, waiter: &Arc<Waiter>) {
+        match direction {
+            Direction::Read => ReadChannel(self).finish_wait(waiter),
+            Direction::Write => WriteChannel(self).finish_wait(waiter),
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -46,6 +46,7 @@ impl TcpStream {
     ///
     /// # Errors
     /// EINVAL unless it is connected; the kernel's errors. After an error the connection continues here.
+    #[doc(hidden)]
     pub fn hand_over(
         &self,
         kernel: BorrowedFd<'_>,

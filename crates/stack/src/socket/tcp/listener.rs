@@ -16,6 +16,7 @@ use crate::{
         options::errno,
         readiness::{Events, Watch},
         source::{Sealed, Socket, Source},
+        task_wait::TaskChannel,
         try_each,
         udp::SocketStats,
         waiting::WaitOptions,

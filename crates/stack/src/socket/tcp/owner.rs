@@ -50,6 +50,7 @@ impl Word {
 
 impl TcpStream {
     /// Sets the owner, which gets SIGURG from now on.
+    #[doc(hidden)]
     pub fn set_owner(&self, owner: Option<Owner>) {
         self.0.endpoint.owner.set(owner);
     }

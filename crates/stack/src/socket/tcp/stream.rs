@@ -23,6 +23,7 @@ use crate::{
         options::errno,
         readiness::{Events, Watch},
         source::{Sealed, Socket, Source},
+        task_wait::TaskChannel,
         try_each,
         udp::SocketStats,
         unspecified,
@@ -344,6 +345,7 @@ impl TcpStream {
 
     /// Closes the connection at the end of the process: the peer reads all that was written, then the end; or gets a
     /// reset, if data is left unread.
+    #[doc(hidden)]
     pub fn close_at_exit(&self) {
         if let Some(flow) = self.0.connection() {
             let mut pass = pass();
@@ -354,6 +356,7 @@ impl TcpStream {
 
     /// Whether there is no connection: it was never connected, connecting has failed and a call has returned the error,
     /// or connecting was aborted.
+    #[doc(hidden)]
     pub fn is_unconnected(&self) -> bool {
         self.0.connection().is_none()
     }
@@ -367,6 +370,7 @@ impl TcpStream {
     }
 
     /// Makes an error that a receive has returned pending again, for a caller that has data to return first.
+    #[doc(hidden)]
     pub fn restore_error(&self, errno: i32) {
         if let Some(flow) = self.0.connection() {
             let mut pass = pass();
@@ -382,6 +386,7 @@ impl TcpStream {
 
     /// The value of `TCP_INQ`: as [`unread`](TcpStream::unread), and one more once the peer has ended its half, so that
     /// a reader with no data left knows that it can read the end.
+    #[doc(hidden)]
     pub fn unread_with_fin(&self) -> usize {
         self.0.connection().map_or(0, |flow| flow.unread_with_fin())
     }

@@ -22,6 +22,7 @@ impl UdpSocket {
     /// # Errors
     /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what binding can fail
     /// with; no descriptor left.
+    #[doc(hidden)]
     pub fn adopt(host: &Host, kernel: &KernelSocket) -> io::Result<UdpSocket> {
         let local = kernel.local_addr()?;
         let socket = UdpSocket::new(host);

@@ -14,6 +14,7 @@ use crate::{
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
         source::Source,
+        task_wait::{Direction, TaskChannel, prepare},
         waiting::{AlreadyReady, LastNapi, WaitChannel, WaitOptions},
     },
     sync::lock,
@@ -383,6 +384,26 @@ impl WaitChannel for Endpoint {
         drop(rx);
         if let Some(next) = next {
             next.wake();
+        }
+    }
+}
+
+/// A send never waits for an event: see `wait_for_room`.
+impl TaskChannel for Endpoint {
+    fn prepare_task(
+        &self,
+        direction: Direction,
+        waiter: &Arc<Waiter>,
+    ) -> Result<Option<Arc<Context>>, AlreadyReady> {
+        match direction {
+            Direction::Read => prepare(self, &self.waiting, waiter),
+            Direction::Write => Err(AlreadyReady),
+        }
+    }
+
+    fn finish_task(&self, direction: Direction, waiter: &Arc<Waiter>) {
+        if direction == Direction::Read {
+            self.finish_wait(waiter);
         }
     }
 }

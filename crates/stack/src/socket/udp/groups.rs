@@ -148,6 +148,7 @@ impl UdpSocket {
 
     /// Sets the memberships to those of the companion, if the program has joined groups on the
     /// [adopted](UdpSocket::adopt) kernel socket itself.
+    #[doc(hidden)]
     pub fn set_groups(&self, groups: Groups) {
         if let Some(bound) = &*lock(&self.0.binding) {
             self.0.set_groups(bound, groups);

@@ -7,6 +7,7 @@ use super::{
     options::errno,
     readiness::Events,
     source::{Sealed, Socket, Source},
+    task_wait::TaskChannel,
     try_each, unspecified,
     waiting::WaitOptions,
 };
@@ -190,6 +191,7 @@ impl UdpSocket {
 
     /// Makes an error that a receive has returned pending again, for a caller that has datagrams to return first
     /// (recvmmsg(2)).
+    #[doc(hidden)]
     pub fn restore_error(&self, errno: i32) {
         self.0.endpoint.restore_error(errno);
     }
