@@ -6,7 +6,10 @@
 //!
 //! * the **kernel plane**, on this page: Linux's own busy polling, switched on for existing
 //!   sockets;
-//! * the **stack plane**, [`stack`]: Busy Poll Sockets in user space.
+//! * the **stack plane**, [`stack`]: Busy Poll Sockets in user space, blocking or, with the feature `tokio`, for tokio.
+//!
+//! `examples/` of this crate has a program to start from for each: `udp_echo`, `tcp_client`, `multicast_receiver` and
+//! `tokio_server` on the stack plane, `mio_server` on the kernel plane.
 //!
 //! # Which switch
 //!
@@ -90,6 +93,8 @@
 //!
 //! # tokio
 //!
+//! This is the kernel plane, for tokio's own sockets. Those of the stack plane are in `busypoll::tokio`.
+//!
 //! tokio does not expose its epoll instance: find it once the runtime is running.
 //!
 //! ```
@@ -110,9 +115,17 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-pub use busypoll_linux as linux;
 pub use busypoll_linux::{EpollParams, Error, NapiId, Result};
-pub use busypoll_stack as stack;
+
+pub mod stack;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+
+/// The kernel's interfaces that busy polling is set up and observed with.
+pub mod linux {
+    #[doc(inline)]
+    pub use busypoll_linux::{epoll, netdev, sockopt, stat, sysctl};
+}
 
 /// The busy-poll options of any socket: std, socket2, mio, tokio, or a plain descriptor.
 ///
