@@ -191,10 +191,14 @@ fn without_memory_of_the_kernel_the_reserve_and_then_larger_blocks_serve() {
         memory::prepare();
         let mut kept = Vec::with_capacity(2 * RESERVE / 1024);
         let larger: Vec<_> = (0..4000).map(|_| Block::new(2000, 8, 1)).collect();
+        let (started, is_started) = mpsc::channel();
         let freed_later = thread::spawn(move || {
+            let _ = started.send(());
             thread::sleep(std::time::Duration::from_millis(100));
             drop(larger);
         });
+        // Until then it needs memory of its own.
+        let _ = is_started.recv();
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a valid limit.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const none) };

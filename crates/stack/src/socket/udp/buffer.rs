@@ -64,10 +64,12 @@ impl Buffer {
         true
     }
 
-    /// Allocates room for one more datagram of `len` bytes, if there is memory.
+    /// Allocates room for one more datagram of `len` bytes, if there is memory. While it is short, one datagram at a time
+    /// keeps the socket in service.
     #[cold]
     fn grow(&mut self, len: usize) -> bool {
-        !memory_pressure::is(Level::Short)
+        let refused = if self.metas.is_empty() { Level::Out } else { Level::Short };
+        !memory_pressure::is(refused)
             && self.metas.try_reserve(1).is_ok()
             && self.bytes.try_reserve(len).is_ok()
     }
