@@ -35,8 +35,8 @@ impl Judge<'_> {
                 .evidence("EPIOCGPARAMS", settings)
                 .evidence(format!("/proc/{}/fdinfo/{fd}", process.pid), &sockets)
         };
-        // Wherever the parameters are set: the instance that threads wait in has no queue, and the instance with the
-        // queue has no waiter.
+        // Parameters have no effect here, on either instance: the one that threads wait in has no queue, and the one
+        // with the queue has no waiter.
         if let Some(outer) = process.waited_through(fd) {
             let outer_params = process.epoll_params(outer).unwrap_or_default();
             let on = |params: EpollParams| params.busy_poll_usecs > 0 || params.prefer_busy_poll;

@@ -367,6 +367,8 @@ mod tests {
         Options::new(bytes).collect()
     }
 
+    //= RFC 9293 3.1 test
+    //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
     #[test]
     fn a_segment_is_read() {
         let mut bytes = [&SYN[..], b"odd"].concat();
@@ -448,6 +450,10 @@ mod tests {
         assert_eq!(read(&[1, 1, 0, 2, 4, 5, 0xb4]), []); // bytes after the end
     }
 
+    //= RFC 9293 3.1 test
+    //# A TCP implementation MUST (MUST-6) ignore without error any TCP Option it does not implement, assuming [...]
+    //= RFC 9293 3.2 test
+    //# receivers MUST be prepared to process options even if they do not begin on a word boundary (MUST-64).
     #[test]
     fn a_known_option_of_an_invalid_length_is_skipped() {
         let known = |bytes: &[u8], kind| {

@@ -109,6 +109,10 @@ fn a_segment_to_this_host_is_queued_until_deliver_local() {
     assert_eq!((a.count(Count::TcpInErrs), a.sent().len()), (0, 0));
 }
 
+//= RFC 9293 3.1 test
+//# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
+//= RFC 9293 3.9.2.3 test
+//# A TCP implementation MUST silently discard an incoming SYN segment that is addressed to a broadcast or [...]
 #[test]
 fn invalid_segments_are_counted_by_cause() {
     let a = Station::a();
