@@ -85,6 +85,9 @@ struct {
 /* 1 << NAPI_STATE_IN_BUSY_POLL: the bit differs between kernels, and CO-RE cannot look up an unnamed enum. */
 const volatile u64 in_busy_poll = 0;
 
+/* Whether busy polls are counted for each thread, or only for each NAPI instance. */
+const volatile u64 by_thread = 1;
+
 INLINE struct cpu *this_cpu(void) {
     u32 zero = 0;
     return map_lookup(&cpus, &zero);
@@ -138,7 +141,7 @@ int napi_poll(u64 *args) {
     int spin = !cpu->in_net_rx && (napi->state & in_busy_poll) != 0;
     int thread = !spin && !cpu->in_net_rx && is_napi_thread();
     int rearm = !spin && !cpu->in_net_rx && !thread;
-    u64 who = spin || rearm ? current_pid_tgid() : 0;
+    u64 who = by_thread && (spin || rearm) ? current_pid_tgid() : 0;
     struct key key = {id, who >> 32, who};
     struct counts *c = map_lookup(&passes, &key);
     if (!c) {

@@ -2,12 +2,12 @@
 //! for packets on one CPU: each would keep the other from the work it waits for.
 //!
 //! A file of [`CPUS`] entries, one cache line each: until when the CPU is taken, and how many threads were refused.
-//! An entry expires, so that nothing must be cleaned up after a killed process. After the entries comes the [`Pace`]
-//! of the clock that all processes use.
+//! An entry expires, so that nothing must be cleaned up after a killed process. After the entries come the [`Pace`]
+//! of the clock that all processes use, and how often spinning was found harmful.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{io, ptr};
@@ -37,13 +37,27 @@ struct Table {
     cpus: [Slot; CPUS],
     /// As [`Pace::to_bits`]; 0 until a process has measured it.
     pace: AtomicU64,
+    /// Trials that found spinning harmful.
+    harm: AtomicU64,
 }
 
 /// The table, mapped until the process ends.
 #[derive(Clone, Copy)]
 pub struct Spinners {
     cpus: &'static [Slot],
+    harm: &'static AtomicU64,
     pace: Pace,
+}
+
+/// What a table shows to a reader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpinnerCounts {
+    /// CPUs that have a spinner now.
+    pub spinning: usize,
+    /// Threads that found their CPU taken and slept.
+    pub refused: u64,
+    /// Trials that found spinning harmful: the thread slept for a while instead.
+    pub harm: u64,
 }
 
 /// A CPU taken by a spinner: given back with [`Spinners::leave`], or lost when its time is over.
@@ -119,7 +133,7 @@ impl Spinners {
             // All processes use the first one's.
             first.and_then(Pace::from_bits).unwrap_or(ours)
         });
-        Self { cpus: &table.cpus, pace }
+        Self { cpus: &table.cpus, harm: &table.harm, pace }
     }
 
     /// The current time of the table's clock, in nanoseconds.
@@ -157,6 +171,38 @@ impl Spinners {
             slot.taken_until.store(0, Ordering::Relaxed);
         }
         lost || slot.refused.load(Ordering::Relaxed) != claim.refused
+    }
+
+    /// Counts a trial that found spinning harmful.
+    #[cold]
+    pub fn count_harm(&self) {
+        self.harm.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reads the table in this file, of any user, once. Changes nothing.
+    ///
+    /// # Errors
+    /// The system's; `InvalidData` if it is no table.
+    pub fn read_counts(path: &Path) -> io::Result<SpinnerCounts> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.len() < BYTES as u64 {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        let mut bytes = vec![0; BYTES];
+        file.read_exact_at(&mut bytes, 0)?;
+        let words: Vec<u64> =
+            bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        let (slots, rest) = words.split_at(size_of::<Slot>() / 8 * CPUS);
+        let now = Pace::from_bits(rest[0]).map(|pace| pace.now());
+        let slots = slots.as_chunks::<{ size_of::<Slot>() / 8 }>().0;
+        let spins = |slot: &&[u64; _]| now.is_some_and(|now| is_ahead(slot[0], now, MOST));
+        Ok(SpinnerCounts {
+            spinning: slots.iter().filter(spins).count(),
+            refused: slots.iter().fold(0, |sum, slot| sum.wrapping_add(slot[1])),
+            harm: rest[1],
+        })
     }
 
     /// The number of CPUs taken at `now`, of the first `cpus`.
@@ -216,6 +262,25 @@ mod tests {
         assert!(b.leave(again), "a was refused");
         assert!(!b.leave(other), "no thread was refused");
         assert!(a.enter(CPUS + 1, 0, 1).is_some(), "a CPU beyond the table has no entry");
+    }
+
+    #[test]
+    fn a_reader_counts_spinners_refusals_and_harm() {
+        let path = path("counts");
+        Spinners::create(&path).unwrap();
+        let table = Spinners::open(&path).unwrap();
+        assert_eq!(Spinners::read_counts(&path).unwrap(), SpinnerCounts::default());
+        let now = table.now();
+        let _claim = table.enter(3, now, now + MOST).unwrap();
+        assert!(table.enter(3, now, now + MOST).is_none());
+        table.count_harm();
+        let counts = Spinners::read_counts(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        // The second may be over by now.
+        assert!(counts.spinning <= 1, "{counts:?}");
+        assert_eq!((counts.refused, counts.harm), (1, 1));
+        assert!(Spinners::read_counts(&path).is_err());
+        assert!(Spinners::read_counts(Path::new("/dev/null")).is_err());
     }
 
     #[test]

@@ -98,6 +98,9 @@ pub struct Counter {
     sockets: Result<()>,
 }
 
+/// Rows that a counter by queue holds; passes of further instances are not counted.
+pub const MAX_QUEUES: usize = 2048;
+
 impl Counter {
     /// Loads and attaches the programs.
     ///
@@ -113,13 +116,7 @@ impl Counter {
     /// # Errors
     /// As [`super::available`]; [`Error::Unsupported`] on a kernel without busy polling.
     pub fn start() -> Result<Self> {
-        let bit = btf::enumerator("NAPI_STATE_IN_BUSY_POLL")?.ok_or(Error::Unsupported {
-            what: "busy polling",
-            since: "4.10",
-            with: " built with CONFIG_NET_RX_BUSY_POLL",
-        })?;
-        let mask = 1u64.checked_shl(bit).unwrap_or(0).to_ne_bytes();
-        let mut programs = Programs::load("napi", OBJECT, &[("in_busy_poll", &mask)])?;
+        let mut programs = Self::load(true)?;
         // The program that reads the CPU's flags is attached last. Softirq exit comes before entry: an entry without
         // an exit would make all later busy polls of that CPU count as softirqs.
         for tracepoint in ["softirq_exit", "softirq_entry", "sched_waking", "napi_poll"] {
@@ -127,6 +124,35 @@ impl Counter {
         }
         let sockets = programs.attach_to_all_sockets("delivered_to");
         Ok(Counter { programs, sockets })
+    }
+
+    /// As [`Counter::start`], but counts neither wake-ups nor packets by socket, and busy polls for each NAPI instance
+    /// only: `pid`, `tid` and `wakeups` of the rows stay empty. For a count that goes on for days; needs `CAP_BPF` and
+    /// `CAP_PERFMON`.
+    ///
+    /// # Errors
+    /// As [`Counter::start`].
+    pub fn start_by_queue() -> Result<Self> {
+        let mut programs = Self::load(false)?;
+        for tracepoint in ["softirq_exit", "softirq_entry", "napi_poll"] {
+            programs.attach_tracepoint(tracepoint)?;
+        }
+        let sockets = Err(Error::Malformed {
+            path: "napi.bpf.o".into(),
+            why: "this counter does not count packets by socket".into(),
+        });
+        Ok(Counter { programs, sockets })
+    }
+
+    fn load(by_thread: bool) -> Result<Programs> {
+        let bit = btf::enumerator("NAPI_STATE_IN_BUSY_POLL")?.ok_or(Error::Unsupported {
+            what: "busy polling",
+            since: "4.10",
+            with: " built with CONFIG_NET_RX_BUSY_POLL",
+        })?;
+        let mask = 1u64.checked_shl(bit).unwrap_or(0).to_ne_bytes();
+        let by_thread = u64::from(by_thread).to_ne_bytes();
+        Programs::load("napi", OBJECT, &[("in_busy_poll", &mask), ("by_thread", &by_thread)])
     }
 
     /// The packets handed to each socket so far, and how they were found.

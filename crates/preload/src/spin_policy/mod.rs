@@ -128,6 +128,14 @@ fn enter(now: u64, until: u64) -> Option<CpuClaim> {
     limits.spinners.enter(usize::try_from(cpu).ok()?, now, until)
 }
 
+/// For those who watch the machine.
+#[cold]
+fn count_harm() {
+    if let Some(Some(limits)) = LIMITS.get() {
+        limits.spinners.count_harm();
+    }
+}
+
 /// Nanoseconds of the spinners' clock, which may go back after a suspend.
 #[inline]
 fn now() -> u64 {

@@ -263,6 +263,7 @@ impl Record {
             } else {
                 ("this program's rounds of work and wait", rounds)
             };
+            super::count_harm();
             HARMFUL.report(format_args!(
                 "busy polling made {what} longer ({} us instead of {} us), so the thread does not \
                  poll for a while: are there enough CPUs for it and its peer?",

@@ -27,4 +27,5 @@ mod start;
 mod supervise;
 
 pub use error::{LaunchError, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
+pub use shared::VERSION as SPINNERS_VERSION;
 pub use start::{execute, execute_child};

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use busypoll_linux::spinners::Spinners;
 
 /// The version of the layout, in the name: programs of an earlier version may still run.
-const VERSION: u32 = 2;
+pub const VERSION: u32 = 2;
 
 /// Makes the file if there is none, and returns its path. `None` if it cannot be made: then each process counts by
 /// itself.

@@ -3,12 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use busypoll_linux::process::{Descriptor, Kind, Process, Wait};
+use busypoll_linux::spinners::Spinners;
 use busypoll_linux::{EpollParams, epoll, socket, sockopt};
 use busypoll_policy::{Launch, Plane, Policy, Protocol, Settings, say};
 use libc::{seccomp_notif, seccomp_notif_addfd, seccomp_notif_resp};
@@ -49,6 +51,10 @@ pub(super) fn serve(notifications: &OwnedFd, outstanding: &Outstanding, launch: 
             scans: Vec::new(),
             watched: HashMap::new(),
             lines: HashSet::new(),
+            spinners: launch
+                .shared
+                .as_deref()
+                .and_then(|path| Spinners::open(Path::new(path)).ok()),
         };
         // If no thread can be started, no process is watched.
         let _ = thread::Builder::new().spawn_scoped(scope, move || watcher.run(&events));
@@ -252,6 +258,8 @@ struct Watcher<'a> {
     /// Processes with sockets that poll.
     watched: HashMap<u32, Watched>,
     lines: HashSet<String>,
+    /// Where harm is counted.
+    spinners: Option<Spinners>,
 }
 
 impl Watcher<'_> {
@@ -303,6 +311,9 @@ impl Watcher<'_> {
         let mut found = Vec::new();
         self.watched.retain(|_, one| one.due() > now || one.check(policy, &ours, &mut found));
         for line in found {
+            if let Some(spinners) = &self.spinners {
+                spinners.count_harm();
+            }
             self.report(line);
         }
     }
