@@ -69,11 +69,12 @@ fn a_socket_name_that_only_begins_like_a_guard_s_is_skipped() {
 const FORGED: &str = r#"
 import array, fcntl, os, socket, struct
 fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
-os.ftruncate(fd, 64 + 64 * 2)
+FRONT = 64 + 256 * 8 + 1024 * 128
+os.ftruncate(fd, FRONT + 128 * 2)
 address = lambda text: bytes(10) + b"\xff\xff" + socket.inet_aton(text)
 os.pwrite(fd, struct.pack("<IIII", VERSION, 2, 1, 0), 0)
 line = struct.pack("<8I", 1 | 6 << 8, 1, 22 << 16 | 6666, 0, 0, 999, 888, 8193)
-os.pwrite(fd, line + address("10.0.0.1") + address("198.51.100.66"), 64)
+os.pwrite(fd, line + address("10.0.0.1") + address("198.51.100.66"), FRONT)
 fcntl.fcntl(fd, 1033, 7)
 listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 listener.bind("\0busypoll/guard/00000000deadbeef")
@@ -93,7 +94,7 @@ fn a_guard_of_another_user_is_not_trusted() {
     needs_root!();
     needs!(program "python3", program "setpriv");
     let lab = Lab::builder().build().unwrap();
-    let forged = FORGED.replace("VERSION", "0x62706c02");
+    let forged = FORGED.replace("VERSION", "0x62706c03");
     let start = |user: &str| {
         let mut command = lab.server.command("setpriv");
         command.args([&format!("--reuid={user}"), "--clear-groups", "/usr/bin/env", "python3"]);
@@ -156,4 +157,89 @@ fn it_lists_each_socket_with_its_queues_addresses_and_process() {
     assert_eq!(succeeds(other.args(["-c", script, BUSYPOLL]).stdin(Stdio::null())), "");
     drop(program);
     wait_until("nothing is listed any more", || self::rows(&lab).is_empty());
+}
+
+/// Datagrams to a socket that waits and to one whose buffer is full; the figures of each in both forms.
+#[test]
+fn with_info_it_says_how_packets_were_found_and_which_were_dropped() {
+    needs_root!();
+    needs!(program "python3");
+    const RECEIVER: &str = "
+import socket
+udp, full = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+udp.bind(('10.77.0.2', 7321))
+full.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+full.bind(('10.77.0.2', 7322))
+full.setblocking(False)
+try: full.recv(1)
+except BlockingIOError: pass
+print('ready', flush=True)
+while True: udp.sendto(*udp.recvfrom(100))
+";
+    let lab = Lab::builder().build().unwrap();
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--strict", "--"]);
+    let _program = Running::start(command.args(["python3", "-c", RECEIVER]));
+    let client = lab.client.enter(|| UdpSocket::bind("10.77.0.1:0")).unwrap().unwrap();
+    client.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    for _ in 0..50 {
+        client.send_to(b"x", "10.77.0.2:7321").unwrap();
+        client.recv(&mut [0; 8]).unwrap();
+    }
+    for _ in 0..50 {
+        client.send_to(&[0; 1000], "10.77.0.2:7322").unwrap();
+    }
+    client.send_to(b"last", "10.77.0.2:7321").unwrap();
+    client.recv(&mut [0; 8]).unwrap();
+    let info = |local: &str| {
+        let listed = text(&run_on_host(&lab.server, &["ss", "--json", "-i"]));
+        let mut rows = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        rows.find(|row| row["local"] == local).unwrap_or_default()["info"].clone()
+    };
+    let count = |info: &Value, names: &[&str]| -> u64 {
+        names.iter().map(|name| info[*name].as_u64().unwrap_or(0)).sum()
+    };
+    let found = ["own_polls", "other_polls", "interrupts", "kernel"];
+    // The first packets may have come before the socket was on the stack plane.
+    wait_until("all are counted", || {
+        let full = info("10.77.0.2:7322");
+        count(&full, &found) + count(&full, &["drops"]) >= 50
+    });
+    let echo = info("10.77.0.2:7321");
+    assert_eq!(count(&echo, &found), 51, "{echo}");
+    assert!(count(&info("10.77.0.2:7322"), &["drops"]) > 10);
+    assert!(rows(&lab).iter().all(|row| row.get("info").is_none()), "only where it is asked for");
+    let listed = text(&run_on_host(&lab.server, &["ss", "-i"]));
+    assert_eq!(listed.matches("own_polls:").count(), 2, "{listed}");
+    assert_eq!(listed.lines().count(), 1 + 2 * 2, "{listed}");
+}
+
+/// Blocks with an empty line between them, until it is interrupted; and until nothing reads them any more.
+#[test]
+fn a_watch_ends_cleanly() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let _program = start(&lab);
+    let watch = |arguments: &[&str]| {
+        let mut command = lab.server.command(BUSYPOLL);
+        Running::spawn(command.arg("ss").args(arguments))
+    };
+    let mut watching = watch(&["--watch", "100ms"]);
+    for _ in 0..2 {
+        watching.wait_for("Netid");
+    }
+    let pid = watching.pid().to_string();
+    succeeds(std::process::Command::new("kill").args(["-INT", &pid]));
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut watching.output, &mut rest).unwrap();
+    assert_eq!(watching.child.wait().unwrap().code(), Some(0));
+    assert!(rest.contains("7311") && !rest.contains('\x1b') && rest.ends_with('\n'), "{rest}");
+
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["ss", "--watch=100ms", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut unread = command.spawn().unwrap();
+    drop(unread.stdout.take());
+    assert_eq!(unread.wait().unwrap().code(), Some(0));
+    fails_with(&run_locally(&["ss", "--watch", "1ms"]), &["'1ms'", "100ms"]);
 }

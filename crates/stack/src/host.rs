@@ -6,7 +6,7 @@ use crate::{
     inet::{Addressing, Cidr, Inet, Interface, WakeBy, kernel::KernelView, tcp},
     lease::Lease,
     ledger::Ledger,
-    napi::{self, Context, Pass, Serving, Upper},
+    napi::{self, Context, Pass, PlacedCounters, Serving, Upper},
     nic::{self, Frame, Nic, xdp::Xdp},
     sys,
     time::Instant,
@@ -198,9 +198,9 @@ impl Builder {
         let most = u32::try_from(sys::descriptor_limit() / TIME_WAIT_SHARE).unwrap_or(u32::MAX);
         self.tcp.tcp_max_tw_ports = self.tcp.tcp_max_tw_ports.min(most);
         let wake = Arc::new(OnceLock::new());
-        let inet =
-            Inet::with_tcp(u128::from_ne_bytes(sys::random()?), self.tcp.clone(), waker(&wake));
-        self.ledger.into_iter().for_each(|ledger| inet.set_ledger(ledger));
+        let seed = u128::from_ne_bytes(sys::random()?);
+        let ledger = self.ledger.take();
+        let inet = Inet::with_ledger(seed, self.tcp.clone(), ledger.clone(), waker(&wake));
         let mut contexts = Vec::new();
         let mut shared = Vec::new();
         let mut skipped_rules = 0;
@@ -222,8 +222,14 @@ impl Builder {
             for (queue, (receive, interrupt)) in (0..).zip(rx) {
                 let upper =
                     Arc::new(Input { inet: inet.clone(), interface: interface.clone(), queue });
-                let serving =
-                    Serving::start(info.name.clone(), queue, receive, interrupt, upper, watchdog)?;
+                let counters = match &ledger {
+                    Some(ledger) => ledger.context_counters(contexts.len()),
+                    None => PlacedCounters::default(),
+                };
+                let name = info.name.clone();
+                let serving = Serving::start_counted(
+                    name, queue, receive, interrupt, upper, watchdog, counters,
+                )?;
                 interface.set_napi(queue, serving.context().id());
                 if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
                     let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];

@@ -1,11 +1,18 @@
 //! The ledger: a host's TCP connections, listeners and UDP sockets in memory that another process can read, also after
-//! this one was killed. A guard resets a killed program's connections from it; `busypoll ss` lists it.
+//! this one was killed, and the host's counters. A guard resets a killed program's connections from it; `busypoll ss`
+//! and `busypoll exporter` read it.
 //!
-//! Each socket has one line of 64 bytes, which only this process writes. Entering a socket takes a free line. From then
+//! Each socket has one line of 128 bytes, which only this process writes. Entering a socket takes a free line. From then
 //! on the socket, under its own lock, stores a few words when its state changes. A reader takes no lock: it discards a
 //! line whose count changed while it read.
 
-use crate::{napi::NapiId, sync::lock, sys, wire::Protocol};
+use crate::{
+    napi::{Counters, NapiId, PlacedCounters, Stats},
+    published::Published,
+    sync::lock,
+    sys,
+    wire::Protocol,
+};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -13,14 +20,20 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering, fence},
+        atomic::{AtomicU32, AtomicU64, Ordering, fence},
     },
 };
 
-/// The first word of the memory, by which a reader recognises a ledger; the last byte is the version.
-const MAGIC: u32 = 0x6270_6c02;
+mod counts;
 
-/// The default number of lines: 2 MiB, of which only used pages take memory.
+pub(crate) use counts::DirectCount;
+use counts::LineCounts;
+pub use counts::SocketCounts;
+
+/// The first word of the memory, by which a reader recognises a ledger; the last byte is the version.
+const MAGIC: u32 = 0x6270_6c03;
+
+/// The default number of lines, and the most: 4 MiB, of which only used pages take memory.
 pub const LINES: u32 = 1 << 15;
 
 /// A line that is being entered.
@@ -44,7 +57,14 @@ struct Line {
     napi: AtomicU32,
     local: [AtomicU32; 4],
     remote: [AtomicU32; 4],
+    counts: LineCounts,
 }
+
+/// Words for the counters of inet.
+pub(crate) const COUNTS: usize = 256;
+
+/// Contexts whose counters other processes can read; there cannot be more in a process.
+const CONTEXTS: usize = 1024;
 
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -55,6 +75,19 @@ struct Head {
     used: AtomicU32,
     /// Sockets that found no free line.
     left_out: AtomicU32,
+    /// Which counters `counts` holds ([`crate::inet::list_id`]); 0: none.
+    list_id: AtomicU64,
+    /// Contexts that have counters.
+    contexts: AtomicU32,
+}
+
+/// What precedes the lines.
+#[derive(Debug)]
+#[repr(C)]
+struct Front {
+    head: Head,
+    counts: [AtomicU64; COUNTS],
+    contexts: [Counters; CONTEXTS],
 }
 
 /// The contents of one line.
@@ -78,6 +111,8 @@ pub struct LedgerEntry {
     pub unacknowledged: u32,
     /// The NAPI id of the queue its last packet came from; 0 if none has come.
     pub napi: u32,
+    /// Its counters.
+    pub counts: SocketCounts,
 }
 
 impl LedgerEntry {
@@ -106,12 +141,13 @@ pub(crate) struct SocketState {
     pub(crate) unread: usize,
     pub(crate) unacknowledged: usize,
     pub(crate) napi: Option<NapiId>,
+    pub(crate) counts: SocketCounts,
 }
 
 /// A ledger, mapped.
 #[derive(Debug)]
 pub struct Ledger {
-    head: NonNull<Head>,
+    front: NonNull<Front>,
     lines: NonNull<Line>,
     count: u32,
     /// Lines that were used and are free again.
@@ -134,7 +170,7 @@ impl Ledger {
         // Other processes recognise the stack plane by this name (`linux::process::Kind`).
         // SAFETY: a C string.
         let memory = sys::owned(unsafe { libc::memfd_create(c"busypoll-ledger".as_ptr(), flags) })?;
-        let bytes = size_of::<Head>() + lines as usize * size_of::<Line>();
+        let bytes = size_of::<Front>() + lines as usize * size_of::<Line>();
         // SAFETY: plain system calls.
         let made = unsafe {
             libc::ftruncate(memory.as_raw_fd(), bytes as libc::off_t) == 0
@@ -167,9 +203,10 @@ impl Ledger {
             let is_file = libc::fstat(memory.as_raw_fd(), &raw mut stat) == 0;
             (is_file && seals & libc::F_SEAL_SHRINK != 0, stat)
         };
-        let bytes = usize::try_from(stat.st_size).unwrap_or(0).saturating_sub(size_of::<Head>());
+        let bytes = usize::try_from(stat.st_size).unwrap_or(0).saturating_sub(size_of::<Front>());
         let lines = u32::try_from(bytes / size_of::<Line>()).unwrap_or(0);
-        if !sealed || lines == 0 {
+        // Another process made it: no reader is to be kept busy by its size.
+        if !sealed || lines == 0 || lines > LINES {
             return Err(not_a_ledger());
         }
         let ledger = Ledger::map(memory, lines)?;
@@ -183,17 +220,17 @@ impl Ledger {
     }
 
     fn map(memory: OwnedFd, lines: u32) -> io::Result<Ledger> {
-        let bytes = size_of::<Head>() + lines as usize * size_of::<Line>();
+        let bytes = size_of::<Front>() + lines as usize * size_of::<Line>();
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping of a file of that size, which cannot shrink.
         let start = unsafe {
             libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, memory.as_raw_fd(), 0)
         };
-        let head = NonNull::new(start.cast::<Head>()).filter(|_| start != libc::MAP_FAILED);
-        let head = head.ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: within the mapping: the lines follow the head.
-        let lines_start = unsafe { head.add(1) }.cast();
-        Ok(Ledger { head, lines: lines_start, count: lines, free: Mutex::default(), memory })
+        let front = NonNull::new(start.cast::<Front>()).filter(|_| start != libc::MAP_FAILED);
+        let front = front.ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: within the mapping: the lines follow the front.
+        let lines_start = unsafe { front.add(1) }.cast();
+        Ok(Ledger { front, lines: lines_start, count: lines, free: Mutex::default(), memory })
     }
 
     /// The descriptor of its memory, for another process to [`open`](Ledger::open).
@@ -201,9 +238,44 @@ impl Ledger {
         self.memory.as_fd()
     }
 
+    fn front(&self) -> &Front {
+        // SAFETY: mapped for as long as `self`; any bytes are valid atomics.
+        unsafe { self.front.as_ref() }
+    }
+
     fn head(&self) -> &Head {
-        // SAFETY: mapped for as long as `self`.
-        unsafe { self.head.as_ref() }
+        &self.front().head
+    }
+
+    /// The place of inet's counters, which are those of this list.
+    pub(crate) fn counts(self: &Arc<Ledger>, list_id: u64) -> Published<[AtomicU64; COUNTS]> {
+        self.head().list_id.store(list_id, Ordering::Relaxed);
+        let at = NonNull::from(&self.front().counts);
+        // SAFETY: within the mapping, which lives as long as the ledger.
+        unsafe { Published::within(at, self.clone()) }
+    }
+
+    /// The place of a context's counters.
+    pub(crate) fn context_counters(self: &Arc<Ledger>, number: usize) -> PlacedCounters {
+        let Some(counters) = self.front().contexts.get(number) else {
+            return PlacedCounters::default();
+        };
+        self.head().contexts.fetch_max(number as u32 + 1, Ordering::Release);
+        // SAFETY: within the mapping, which lives as long as the ledger.
+        unsafe { PlacedCounters::within(NonNull::from(counters), self.clone()) }
+    }
+
+    /// The counters of each NAPI context. What the rings dropped is not among them.
+    pub fn contexts(&self) -> Vec<Stats> {
+        let used = self.head().contexts.load(Ordering::Acquire) as usize;
+        self.front().contexts.iter().take(used).map(|context| context.snapshot(0)).collect()
+    }
+
+    /// Inet's counters in the order of [`crate::inet::Count`], if they are those of `list_id`.
+    pub fn inet_counts(&self, list_id: u64) -> Option<Vec<u64>> {
+        let front = self.front();
+        let same = front.head.list_id.load(Ordering::Relaxed) == list_id;
+        same.then(|| front.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect())
     }
 
     fn line(&self, at: u32) -> Option<&Line> {
@@ -240,6 +312,8 @@ impl Ledger {
         line.ports.store(ports, Ordering::Relaxed);
         put(&line.local, local.ip());
         put(&line.remote, remote.ip());
+        line.counts.direct.store(0, Ordering::Relaxed);
+        line.counts.set(&SocketCounts::default());
         Some(LedgerSlot { ledger: self.clone(), at: at?, protocol })
     }
 
@@ -263,9 +337,9 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        let bytes = size_of::<Head>() + self.count as usize * size_of::<Line>();
+        let bytes = size_of::<Front>() + self.count as usize * size_of::<Line>();
         // SAFETY: our own mapping; no borrow of it is left.
-        unsafe { libc::munmap(self.head.as_ptr().cast(), bytes) };
+        unsafe { libc::munmap(self.front.as_ptr().cast(), bytes) };
     }
 }
 
@@ -290,6 +364,7 @@ impl Line {
             unread: self.unread.load(Ordering::Relaxed),
             unacknowledged: self.unacknowledged.load(Ordering::Relaxed),
             napi: self.napi.load(Ordering::Relaxed),
+            counts: self.counts.get(),
         };
         fence(Ordering::Acquire);
         (self.count.load(Ordering::Relaxed) == count).then_some(listed)
@@ -323,7 +398,7 @@ pub(crate) struct LedgerSlot {
 }
 
 impl LedgerSlot {
-    /// Records the socket's state: plain stores to one cache line.
+    /// Records the socket's state: plain stores to two cache lines.
     #[inline]
     pub(crate) fn note(&self, now: &SocketState) {
         let Some(line) = self.ledger.line(self.at) else { return };
@@ -332,6 +407,7 @@ impl LedgerSlot {
         line.unread.store(now.unread as u32, Ordering::Relaxed);
         line.unacknowledged.store(now.unacknowledged as u32, Ordering::Relaxed);
         line.napi.store(now.napi.map_or(0, NapiId::get), Ordering::Relaxed);
+        line.counts.set(&now.counts);
         // Last: readers skip the line until it has a state.
         let state = u32::from_le_bytes([now.state, self.protocol.0, 0, 0]);
         line.state.store(state, Ordering::Release);
@@ -363,6 +439,14 @@ mod tests {
         unread: 11,
         unacknowledged: 13,
         napi: None,
+        counts: SocketCounts {
+            own_polls: 1,
+            other_polls: 2,
+            interrupts: 3,
+            kernel: 4,
+            drops: 5,
+            retransmits: 6,
+        },
     };
 
     #[test]
@@ -383,6 +467,7 @@ mod tests {
             unread: 11,
             unacknowledged: 13,
             napi: 0,
+            counts: STANDING.counts,
         };
         assert_eq!(theirs.list(), [expected]);
         assert!(expected.is_live());
@@ -408,13 +493,58 @@ mod tests {
     }
 
     #[test]
+    fn direct_deliveries_are_counted_in_the_line_that_the_socket_has() {
+        let ledger = Arc::new(Ledger::create(2).unwrap());
+        let direct = DirectCount::default();
+        direct.count();
+        let first = ledger.enter(Protocol::UDP, address("10.0.0.1:1"), None).unwrap();
+        first.note(&STANDING);
+        direct.publish(Some(&first));
+        direct.count();
+        assert_eq!(ledger.list()[0].counts.own_polls, 1 + 2);
+        let second = ledger.enter(Protocol::UDP, address("10.0.0.1:2"), None).unwrap();
+        direct.publish(Some(&second));
+        drop(first);
+        second.note(&STANDING);
+        direct.count();
+        assert_eq!(ledger.list()[0].counts.own_polls, 1 + 3);
+        direct.publish(None);
+        drop(second);
+        direct.count();
+        let next = ledger.enter(Protocol::UDP, address("10.0.0.1:3"), None).unwrap();
+        next.note(&SocketState { counts: SocketCounts::default(), ..STANDING });
+        assert_eq!(ledger.list()[0].counts.own_polls, 0, "not the one of before");
+    }
+
+    #[test]
+    fn counters_are_read_by_another_process_if_it_knows_the_list() {
+        let ours = Arc::new(Ledger::create(1).unwrap());
+        let theirs = Ledger::open(ours.memory().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!((theirs.contexts(), theirs.inet_counts(7)), (vec![], None));
+        ours.counts(7)[3].fetch_add(9, Ordering::Relaxed);
+        let second = ours.context_counters(1);
+        second.bp_cleaned.add(5);
+        assert_eq!(theirs.inet_counts(7).unwrap()[3], 9);
+        assert_eq!(theirs.inet_counts(8), None);
+        let found: Vec<u64> = theirs.contexts().iter().map(|context| context.bp_cleaned).collect();
+        assert_eq!(found, [0, 5]);
+        // Beyond what the ledger holds they are counted, and not published.
+        ours.context_counters(CONTEXTS).bp_cleaned.add(1);
+        assert_eq!(theirs.contexts().len(), 2);
+        drop(ours);
+        second.bp_cleaned.add(1);
+        assert_eq!(theirs.contexts()[1].bp_cleaned, 6, "the place keeps the ledger");
+    }
+
+    #[test]
     fn memory_without_seal_or_magic_is_refused() {
         let memory = |lines: i64| {
             // SAFETY: a C string.
             let fd = unsafe { libc::memfd_create(c"other".as_ptr(), libc::MFD_ALLOW_SEALING) };
             let fd = sys::owned(fd).unwrap();
+            let bytes = size_of::<Front>() as i64 + 128 * lines;
             // SAFETY: a plain call on our own descriptor.
-            assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 64 + 64 * lines) }, 0);
+            assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes) }, 0);
             fd
         };
         assert!(Ledger::open(memory(4)).is_err(), "not sealed: it could shrink under us");
@@ -422,5 +552,13 @@ mod tests {
         // SAFETY: as above.
         unsafe { libc::fcntl(sealed.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
         assert!(Ledger::open(sealed).is_err(), "no magic number");
+        let huge = memory(i64::from(LINES) + 1);
+        let magic = [MAGIC.to_ne_bytes(), (LINES + 1).to_ne_bytes()].concat();
+        // SAFETY: bytes of that length; plain calls on our own descriptor.
+        unsafe {
+            libc::pwrite(huge.as_raw_fd(), magic.as_ptr().cast(), magic.len(), 0);
+            libc::fcntl(huge.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK);
+        }
+        assert!(Ledger::open(huge).is_err(), "larger than any");
     }
 }

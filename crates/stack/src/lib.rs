@@ -45,6 +45,7 @@ pub mod nic;
 mod pool;
 #[doc(hidden)]
 pub mod process;
+mod published;
 pub mod signal;
 mod socket;
 #[doc(hidden)]

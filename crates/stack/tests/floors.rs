@@ -8,7 +8,7 @@ use std::{
 };
 
 /// The modules, the top floor first. ARCHITECTURE.md draws the first six that are folders.
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 24] = [
     "process",
     "socket",
     "host",
@@ -23,6 +23,7 @@ const ORDER: [&str; 23] = [
     "spin",
     "pool",
     "word_hash",
+    "published",
     "memory_pressure",
     "thread",
     "stderr",

@@ -1,7 +1,11 @@
 //! The counters of inet, under the names that `nstat` uses (RFC 4293, RFC 4113 and Linux's TcpExt/IpExt) where it
 //! has one. Every dropped packet is counted by cause.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::{
+    ledger::COUNTS,
+    published::Published,
+    sync::{AtomicU64, Ordering},
+};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -254,13 +258,83 @@ counts! {
     TCPKeepAlive,
 }
 
+/// Why packets were dropped. No two of them count the same packet.
+pub const DROPS: &[Count] = &[
+    Count::LinkInTruncated,
+    Count::LinkInVlan,
+    Count::LinkInTooManyTags,
+    Count::LinkInUnknownProtos,
+    Count::ArpInErrors,
+    Count::NeighDropped,
+    Count::IpInHdrErrors,
+    Count::IpExtInTruncatedPkts,
+    Count::IpInSourceRoutes,
+    Count::IpInAddrErrors,
+    Count::IpInMartians,
+    Count::IpInUnknownProtos,
+    Count::IpFragFails,
+    Count::IpReasmFails,
+    Count::IpOutDiscards,
+    Count::IpOutNoRoutes,
+    Count::Ip6InHdrErrors,
+    Count::Ip6InTruncatedPkts,
+    Count::Ip6InAddrErrors,
+    Count::Ip6InMartians,
+    Count::Ip6InUnknownProtos,
+    Count::Ip6FragFails,
+    Count::Ip6ReasmFails,
+    Count::IcmpInErrors,
+    Count::Icmp6InErrors,
+    Count::UdpNoPorts,
+    Count::UdpInTruncated,
+    Count::UdpInBadLength,
+    Count::UdpInCsumErrors,
+    Count::UdpRcvbufErrors,
+    Count::UdpSndbufErrors,
+    Count::TcpInErrs,
+    Count::TcpExtListenDrops,
+    Count::TcpExtTCPDeferAcceptDrop,
+    Count::PAWSEstab,
+];
+
+const _: () = assert!(NAMES.len() <= COUNTS);
+
+impl Count {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        NAMES[self as usize]
+    }
+}
+
+/// Identifies this list of counters: another build may have another one.
+pub const fn list_id() -> u64 {
+    // FNV-1a over the names.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
+    while at < NAMES.len() {
+        let name = NAMES[at].as_bytes();
+        let mut byte = 0;
+        while byte <= name.len() {
+            let value = if byte < name.len() { name[byte] } else { b' ' };
+            hash = (hash ^ value as u64).wrapping_mul(0x0100_0000_01b3);
+            byte += 1;
+        }
+        at += 1;
+    }
+    hash
+}
+
 /// Counters that several threads increment: none is on the fast path of a valid packet.
 #[derive(Debug)]
-pub(super) struct Counters([AtomicU64; NAMES.len()]);
+pub(super) struct Counters(Published<[AtomicU64; COUNTS]>);
 
 impl Counters {
     pub(super) fn new() -> Counters {
-        Counters(std::array::from_fn(|_| AtomicU64::new(0)))
+        Counters::at(Published::private(std::array::from_fn(|_| AtomicU64::new(0))))
+    }
+
+    pub(super) fn at(place: Published<[AtomicU64; COUNTS]>) -> Counters {
+        Counters(place)
     }
 
     #[cold]
@@ -286,6 +360,6 @@ impl Counters {
     }
 
     pub(super) fn all(&self) -> Vec<u64> {
-        self.0.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+        self.0.iter().take(NAMES.len()).map(|count| count.load(Ordering::Relaxed)).collect()
     }
 }

@@ -68,7 +68,7 @@ use crate::{
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    sync::{OnceLock, RwLock, RwLockReadGuard},
+    sync::{RwLock, RwLockReadGuard},
 };
 
 mod arp;
@@ -111,7 +111,9 @@ mod udp;
 
 pub use binding::{BindOptions, Binding};
 pub use cidr::{Cidr, Ipv4Cidr, ParseCidrError};
-pub use counters::Count;
+#[doc(hidden)]
+pub use counters::list_id;
+pub use counters::{Count, DROPS};
 pub use error::{SendError, SocketError};
 pub use iface::{Addressing, Hop, Interface, KernelTables};
 pub use neighbour::NEIGHBOURS;
@@ -155,7 +157,7 @@ pub struct Inet {
     deadline: Deadline,
     wake_by: WakeBy,
     /// Lists connections and listeners for other processes.
-    ledger: OnceLock<Arc<Ledger>>,
+    ledger: Option<Arc<Ledger>>,
     idents: AtomicU64,
 }
 
@@ -189,8 +191,23 @@ impl Inet {
 
     /// As [`new`](Inet::new), with settings for TCP.
     pub fn with_tcp(seed: u128, config: tcp::Config, wake_by: WakeBy) -> Arc<Inet> {
+        Inet::with_ledger(seed, config, None, wake_by)
+    }
+
+    /// As [`with_tcp`](Inet::with_tcp), with a ledger that lists connections and listeners and counts for other
+    /// processes.
+    pub fn with_ledger(
+        seed: u128,
+        config: tcp::Config,
+        ledger: Option<Arc<Ledger>>,
+        wake_by: WakeBy,
+    ) -> Arc<Inet> {
         let random = Random::new(seed);
-        let counters = Arc::new(Counters::new());
+        let counters = match &ledger {
+            Some(ledger) => Counters::at(ledger.counts(list_id())),
+            None => Counters::new(),
+        };
+        let counters = Arc::new(counters);
         let tcp = tcp::Tcp::new(config, counters.clone(), &random);
         Arc::new(Inet {
             topology: RwLock::default(),
@@ -210,18 +227,13 @@ impl Inet {
             idents: AtomicU64::new(random.next()),
             random,
             wake_by,
-            ledger: OnceLock::new(),
+            ledger,
         })
-    }
-
-    /// Lists connections and listeners in `ledger` from now on. Only the first call has an effect.
-    pub fn set_ledger(&self, ledger: Arc<Ledger>) {
-        let _ = self.ledger.set(ledger);
     }
 
     #[inline]
     pub(crate) fn ledger(&self) -> Option<&Arc<Ledger>> {
-        self.ledger.get()
+        self.ledger.as_ref()
     }
 
     /// Adds an interface and the routes to the networks of its own addresses. `tx` holds the transmit half of

@@ -24,7 +24,7 @@ use self::socket::{BYTES, as_timed_out, connect, receive, send};
 use crate::{icmp_sockets::IcmpSockets, ledger::Ledger, nic::xdp::Grant, sys, thread};
 use std::{
     io,
-    os::fd::{AsRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -177,10 +177,26 @@ pub fn on_end(connection: OwnedFd, said: impl Fn(End) + Send + 'static) -> io::R
 /// # Errors
 /// No guard listens; `TimedOut` if it does not answer.
 pub fn list(name: &str) -> io::Result<Option<(i32, Ledger)>> {
-    let until = Some(Instant::now() + REQUEST_TIMEOUT);
     let connection = connect(name, REQUEST_TIMEOUT)?;
-    send(&connection, b"list", &[])?;
-    let (bytes, descriptors) = receive(&connection, until).map_err(as_timed_out)?;
+    ask_list(&connection, REQUEST_TIMEOUT)
+}
+
+/// As [`list`], of a guard of any user, with that user's id. Any user may listen at a guard's name and answer anything:
+/// what it lists is that user's word, and it gets `timeout` to answer.
+///
+/// # Errors
+/// As [`list`].
+pub fn list_of_any_user(name: &str, timeout: Duration) -> io::Result<Option<(u32, i32, Ledger)>> {
+    let connection = socket::connect_to_any(name, timeout)?;
+    let (_, user) = peer(connection.as_fd())?;
+    let listed = ask_list(&connection, timeout)?;
+    Ok(listed.map(|(pid, ledger)| (user, pid, ledger)))
+}
+
+fn ask_list(connection: &OwnedFd, timeout: Duration) -> io::Result<Option<(i32, Ledger)>> {
+    let until = Some(Instant::now() + timeout);
+    send(connection, b"list", &[])?;
+    let (bytes, descriptors) = receive(connection, until).map_err(as_timed_out)?;
     let pid = bytes.strip_prefix(b"L").and_then(|rest| rest.first_chunk());
     let Some((pid, memory)) = pid.zip(descriptors.into_iter().next()) else { return Ok(None) };
     Ok(Some((i32::from_ne_bytes(*pid), Ledger::open(memory)?)))
@@ -269,7 +285,7 @@ pub fn receive_request(connection: &OwnedFd) -> io::Result<Option<Request>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{os::fd::AsFd, thread};
+    use std::thread;
 
     fn name(what: &str) -> String {
         format!("busypoll/test/{what}/{}", std::process::id())

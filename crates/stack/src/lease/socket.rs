@@ -38,6 +38,19 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// A connection to a listener whose user is [trusted](unix::trusts): any process may listen at a name, and a guard's
 /// name is free once the guard has ended. An uninterrupted call on the connection waits for `timeout` at the most.
 pub(super) fn connect(name: &str, timeout: Duration) -> io::Result<OwnedFd> {
+    let socket = connect_to_any(name, timeout)?;
+    let (_, user) = unix::peer(socket.as_fd())?;
+    match unix::trusts(user) {
+        true => Ok(socket),
+        false => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("user {user} listens there, which is neither root nor this user"),
+        )),
+    }
+}
+
+/// A connection to a listener of any user.
+pub(super) fn connect_to_any(name: &str, timeout: Duration) -> io::Result<OwnedFd> {
     let until = Instant::now() + timeout;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: a plain system call.
@@ -49,14 +62,7 @@ pub(super) fn connect(name: &str, timeout: Duration) -> io::Result<OwnedFd> {
     loop {
         // SAFETY: a valid address of that length.
         if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } == 0 {
-            let (_, user) = unix::peer(socket.as_fd())?;
-            return match unix::trusts(user) {
-                true => Ok(socket),
-                false => Err(io::Error::new(
-                    io::ErrorKind::PermissionDenied,
-                    format!("user {user} listens there, which is neither root nor this user"),
-                )),
-            };
+            return Ok(socket);
         }
         let error = io::Error::last_os_error();
         if !should_retry(&error, Some(until)) {

@@ -5,7 +5,7 @@
 use super::{
     DirectBuffer, KernelFds, NapiId, Pass, PolledBy, Poller, Upper, Waiter, Wake, Word,
     asleep::any_unbound_sleeper,
-    counters::{Counters, Stats},
+    counters::{PlacedCounters, Stats},
     handoff::{Handoff, ResignAction, Successor},
     interrupt::Line,
     word::Refused,
@@ -54,7 +54,7 @@ pub struct Context {
     pub(super) word: Word,
     rx: UnsafeCell<Box<dyn RxQueue>>,
     upper: Arc<dyn Upper>,
-    pub(super) counters: Counters,
+    pub(super) counters: PlacedCounters,
     pub(super) handoff: Handoff,
     pub(super) line: Line,
     watchdog: Duration,
@@ -106,7 +106,7 @@ impl Context {
             word: Word::new(),
             rx: UnsafeCell::new(rx),
             upper,
-            counters: Counters::default(),
+            counters: PlacedCounters::default(),
             handoff: Handoff::new(),
             line: Line::new(interrupt)?,
             watchdog,
@@ -115,6 +115,11 @@ impl Context {
             last_leader_pass: AtomicU64::new(0),
             followers: AtomicU32::new(0),
         })
+    }
+
+    /// Counts in `counters` from now on: before the context is in service.
+    pub(super) fn count_in(&mut self, counters: PlacedCounters) {
+        self.counters = counters;
     }
 
     /// Its id.

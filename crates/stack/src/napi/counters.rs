@@ -1,6 +1,9 @@
 //! The counters of a NAPI context, with ixgbe's names (`ethtool -S`: `bp_yields`, `bp_misses`, `bp_cleaned`).
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::{
+    published::Published,
+    sync::{AtomicU64, Ordering},
+};
 
 /// A counter that any thread may read.
 #[derive(Debug, Default)]
@@ -26,8 +29,12 @@ impl Counter {
     }
 }
 
+/// The counters of one context, and where they are: other processes may read them.
+pub(crate) type PlacedCounters = Published<Counters>;
+
 /// The counters of one context.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub(crate) struct Counters {
     pub(crate) bp_yields: Counter,
     pub(crate) bp_misses: Counter,

@@ -33,6 +33,7 @@ mod word;
 pub use asleep::sleep_for;
 pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT};
 pub use counters::{Counter, Stats};
+pub(crate) use counters::{Counters, PlacedCounters};
 pub use id::{MIN_NAPI_ID, NapiId};
 pub use pass::{DirectBuffer, Pass, PolledBy, Poller, Upper};
 pub use wait::{KernelFds, Waiter, Wake, WakeList};
@@ -134,14 +135,31 @@ impl Serving {
         upper: Arc<dyn Upper>,
         watchdog: Duration,
     ) -> io::Result<Serving> {
+        let counters = PlacedCounters::default();
+        Serving::start_counted(device, queue, rx, interrupt, upper, watchdog, counters)
+    }
+
+    /// As [`start`](Serving::start), counting in `counters`.
+    pub(crate) fn start_counted(
+        device: String,
+        queue: u32,
+        rx: Box<dyn RxQueue>,
+        interrupt: Arc<dyn Interrupt>,
+        upper: Arc<dyn Upper>,
+        watchdog: Duration,
+        counters: PlacedCounters,
+    ) -> io::Result<Serving> {
         let watchdog_thread = WatchdogThread::get()?;
         let mut failed = None;
-        let mut parts = Some((device, queue, rx, interrupt, upper));
+        let mut parts = Some((device, queue, rx, interrupt, upper, counters));
         let context = CONTEXTS.insert_with(|id| {
             let id = NapiId::new(id)?;
-            let (device, queue, rx, interrupt, upper) = parts.take()?;
+            let (device, queue, rx, interrupt, upper, counters) = parts.take()?;
             match Context::new(id, device, queue, rx, interrupt, upper, watchdog) {
-                Ok(context) => Some(Arc::new(context)),
+                Ok(mut context) => {
+                    context.count_in(counters);
+                    Some(Arc::new(context))
+                }
                 Err(error) => {
                     failed = Some(error);
                     None

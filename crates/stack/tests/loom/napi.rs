@@ -125,6 +125,8 @@ mod counters {
         pub(crate) packets: Counter,
     }
 
+    pub(crate) type PlacedCounters = Counters;
+
     impl Counters {
         pub(crate) fn snapshot(&self, _rx_dropped: u64) -> Stats {
             Stats::default()

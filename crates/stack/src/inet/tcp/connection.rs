@@ -411,6 +411,12 @@ impl Connection {
         self.receiver.next()
     }
 
+    /// Segments retransmitted so far.
+    #[inline]
+    pub(super) fn retransmitted(&self) -> u32 {
+        self.recovery.total_retrans()
+    }
+
     /// What `TCP_QUICKACK` reads.
     pub fn quick_ack(&self) -> bool {
         self.receiver.quick_ack()

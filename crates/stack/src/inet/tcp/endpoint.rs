@@ -95,6 +95,11 @@ pub trait TcpEndpoint: Send + Sync {
     /// no answer and the receiver waits again, it has to call [`Flow::reader_waits`](super::Flow::reader_waits)
     /// first.
     fn ack_deferred_to_reader(&self) {}
+
+    /// Events by the pass they came in: busy polls of this socket, of another, and by interrupts.
+    fn deliveries(&self) -> [u64; 3] {
+        [0; 3]
+    }
 }
 
 /// Something that must live as long as a port is in use: on an interface shared with the kernel its companion socket

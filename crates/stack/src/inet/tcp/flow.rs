@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     inet::{Count, Inet, Path, PathOptions, SendError, input::Arrival},
-    ledger::{LedgerSlot, SocketState},
+    ledger::{LedgerSlot, SocketCounts, SocketState},
     napi::{NapiId, Pass},
     sync::{Mutex, MutexGuard, lock},
     time::Instant,
@@ -481,6 +481,8 @@ impl State {
         }
         if let Some(ledger_entry) = &self.ledger_entry {
             let connection = &self.connection;
+            let found = self.endpoint.as_ref().map_or([0; 3], |endpoint| endpoint.deliveries());
+            let [own_polls, other_polls, interrupts] = found;
             ledger_entry.note(&SocketState {
                 state: connection.state().number(),
                 snd_nxt: connection.snd_nxt.0,
@@ -488,6 +490,13 @@ impl State {
                 unread: connection.unread(),
                 unacknowledged: connection.unacknowledged(),
                 napi: self.napi,
+                counts: SocketCounts {
+                    own_polls,
+                    other_polls,
+                    interrupts,
+                    retransmits: connection.retransmitted().into(),
+                    ..SocketCounts::default()
+                },
             });
         }
     }

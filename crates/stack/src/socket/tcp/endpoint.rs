@@ -186,8 +186,7 @@ impl Endpoint {
     }
 
     pub(super) fn stats(&self) -> SocketStats {
-        let [own_polls, other_polls, interrupts] =
-            self.by_driver.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let [own_polls, other_polls, interrupts] = self.deliveries();
         SocketStats { own_polls, other_polls, interrupts, ..SocketStats::default() }
     }
 
@@ -303,6 +302,10 @@ impl TcpEndpoint for Endpoint {
 
     fn ack_deferred_to_reader(&self) {
         self.ack_deferred.store(true, Ordering::Relaxed);
+    }
+
+    fn deliveries(&self) -> [u64; 3] {
+        self.by_driver.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     host::DeliveryHook,
     inet::{Datagram, SocketError, UdpEndpoint},
-    ledger::{CLOSE, ESTABLISHED, LedgerSlot, SocketState},
+    ledger::{CLOSE, DirectCount, ESTABLISHED, LedgerSlot, SocketCounts, SocketState},
     napi::{Context, NapiId, Pass, PolledBy, Waiter, WakeList},
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
@@ -50,7 +50,7 @@ pub(super) struct Endpoint {
     groups: RwLock<Groups>,
     hook: Option<DeliveryHook>,
     /// The number of direct deliveries, see [`direct_delivery`](super::direct_delivery).
-    direct: AtomicU64,
+    direct: DirectCount,
     /// Not zero if a receive would return at once. Written under the lock of `rx`, read without it.
     pending: AtomicU64,
     rx: Mutex<Receive>,
@@ -83,10 +83,19 @@ impl Receive {
     fn update_ledger(&self) {
         if let Some((ledger_entry, state)) = &self.ledger_entry {
             let (unread, napi) = (self.buffer.bytes(), self.last_napi.napi());
+            let SocketStats { own_polls, other_polls, interrupts, kernel, drops } = self.stats;
             ledger_entry.note(&SocketState {
                 state: *state,
                 unread,
                 napi,
+                counts: SocketCounts {
+                    own_polls,
+                    other_polls,
+                    interrupts,
+                    kernel,
+                    drops,
+                    ..SocketCounts::default()
+                },
                 ..SocketState::default()
             });
         }
@@ -125,7 +134,7 @@ impl UdpEndpoint for Endpoint {
             arrived: pass.now,
         };
         if !self.is_pending() && pass.deliver_direct(self.poller_id(), datagram.payload, &meta) {
-            self.direct.fetch_add(1, Ordering::Relaxed);
+            self.direct.count();
             return true;
         }
         let limit = self.options.receive_buffer.load(Ordering::Relaxed) as usize;
@@ -136,6 +145,7 @@ impl UdpEndpoint for Endpoint {
         }
         if !rx.buffer.push(meta, datagram.payload, limit) {
             rx.stats.drops += 1;
+            rx.update_ledger();
             return false;
         }
         match pass.polled_by {
@@ -180,7 +190,7 @@ impl Endpoint {
             waiting: WaitOptions::new(busy_read),
             groups: RwLock::default(),
             hook,
-            direct: AtomicU64::new(0),
+            direct: DirectCount::default(),
             pending: AtomicU64::new(0),
             rx: Mutex::default(),
             sending: AtomicU32::new(0),
@@ -300,6 +310,7 @@ impl Endpoint {
     pub(super) fn set_ledger_entry(&self, ledger_entry: Option<LedgerSlot>, connected: bool) {
         let state = if connected { ESTABLISHED } else { CLOSE };
         let mut rx = lock(&self.rx);
+        self.direct.publish(ledger_entry.as_ref());
         rx.ledger_entry = ledger_entry.map(|ledger_entry| (ledger_entry, state));
         rx.update_ledger();
     }
@@ -326,6 +337,7 @@ impl Endpoint {
         let mut rx = lock(&self.rx);
         rx.shut = true;
         rx.buffer.clear();
+        self.direct.publish(None);
         rx.ledger_entry = None;
         rx.last_napi.forget();
         let watchers = rx.wait.take_watchers();
@@ -337,7 +349,7 @@ impl Endpoint {
 
     pub(super) fn stats(&self) -> SocketStats {
         let mut stats = lock(&self.rx).stats;
-        stats.own_polls += self.direct.load(Ordering::Relaxed);
+        stats.own_polls += self.direct.get();
         stats
     }
 

@@ -515,6 +515,12 @@ impl Recovery {
             .saturating_sub(self.dup_acks.saturating_mul(self.congestion.mss))
     }
 
+    /// Segments retransmitted so far.
+    #[inline]
+    pub fn total_retrans(&self) -> u32 {
+        self.total_retrans
+    }
+
     /// For `TCP_INFO`.
     pub fn figures(&mut self) -> Figures {
         self.process_deferred_ack();
