@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use busypoll_policy::fit::Width;
 use busypoll_policy::say;
 use clap::ValueEnum;
 
 use crate::arm::{self, ARMS, Arm, Mode, Protocol};
 use crate::error::Error;
-use crate::fit::Width;
 use crate::interrupt::{self, SigintBlocked};
 use crate::remote::{self, Remote};
 use crate::run::{Bench, Cpus, Settings};

@@ -31,7 +31,6 @@ pub mod clock;
 pub mod demand;
 mod error;
 pub mod evidence;
-pub mod fit;
 mod interrupt;
 pub mod json;
 pub mod kernel;

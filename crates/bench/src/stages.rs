@@ -7,12 +7,12 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use busypoll_policy::fit::Width;
 use busypoll_stack::nic::{Frame, Info, Nic, Queue, RingFull, RxQueue, Steering, TxQueue};
 use serde::Serialize;
 
 use crate::arm::{Arm, Mode, Plane, Protocol};
 use crate::clock::Clock;
-use crate::fit::Width;
 use crate::json::SkippedReport;
 use crate::run::{Bench, Settings};
 use crate::stack;

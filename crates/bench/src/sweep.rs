@@ -5,13 +5,13 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use busypoll_policy::fit::Width;
 use busypoll_stack::nic::Coalesce;
 use serde::Serialize;
 
 use crate::arm::{ARMS, Arm, Mode, Placement, Plane, Protocol};
 use crate::chart::{Chart, Series};
 use crate::demand;
-use crate::fit::Width;
 use crate::json::{ArmReport, Machine, SkippedReport};
 use crate::open::Weight;
 use crate::report;

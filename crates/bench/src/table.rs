@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
+use busypoll_policy::fit::Width;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::arm::{Mode, Placement, Plane};
 use crate::chart::{Chart, Series};
 use crate::demand::DISTURBED;
-use crate::fit::Width;
 use crate::json::{ArmReport, Comparison, Report};
 use crate::limit;
 use crate::report::best_blocking;

@@ -6,7 +6,6 @@ use std::thread;
 use std::time::Duration;
 
 use busypoll_bench::arm::{self, ARMS, Arm, Mode, Nic, Plane};
-use busypoll_bench::fit::Width;
 use busypoll_bench::json::{Machine, Report, SkippedReport};
 use busypoll_bench::remote::Remote;
 use busypoll_bench::run::{Bench, Cpus, Settings};
@@ -17,6 +16,7 @@ use busypoll_bench::throughput::{self, Losses, Workload};
 use busypoll_bench::units::Size;
 use busypoll_bench::{machine, report, stack, stages, table};
 use busypoll_lab::{Lab, needs_root};
+use busypoll_policy::fit::Width;
 
 fn settings(arms: usize, rounds: usize) -> Settings {
     Settings {

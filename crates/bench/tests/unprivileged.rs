@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use busypoll_bench::arm::{self, ARMS};
 use busypoll_bench::cli::{BenchArgs, run_bench};
-use busypoll_bench::fit::Width;
 use busypoll_bench::remote::Remote;
 use busypoll_bench::run::{Bench, Cpus, Settings};
 use busypoll_bench::serve::Server;
 use busypoll_bench::slot::Load;
 use busypoll_bench::sweep::{self, Sweep, SweepReport};
 use busypoll_bench::units::{Size, UDP_MAX};
+use busypoll_policy::fit::Width;
 use clap::Parser;
 
 #[derive(Parser)]

@@ -29,6 +29,8 @@ mod build;
 pub mod cli;
 mod explain;
 mod file;
+#[cfg(feature = "tables")]
+pub mod fit;
 mod launch;
 mod matcher;
 mod names;

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
+use busypoll_policy::fit::Width;
 use comfy_table::CellAlignment;
 use serde::Serialize;
 
 use super::{Line, LineRun, Outcome, Workload};
 use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
 use crate::demand::{self, Usage};
-use crate::fit::Width;
 use crate::json::{Machine, SkippedReport};
 use crate::stats::{self, RttUs};
 use crate::table::{self, plain, tail_text, us_text};

@@ -1,7 +1,8 @@
 //! A report that fits the terminal: columns that can be missed go first, then lines wrap.
 
-use busypoll_policy::terminal;
 use comfy_table::{ColumnConstraint, Table};
+
+use crate::terminal;
 
 /// How wide a report may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,11 +54,13 @@ impl Width {
 
 #[cfg(test)]
 mod tests {
+    use comfy_table::presets;
+
     use super::*;
-    use crate::table::plain;
 
     fn sample() -> Table {
-        let mut table = plain(&["arm", "p50", "p99", "max", "evidence"]);
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header(["arm", "p50", "p99", "max", "evidence"]);
         table.add_row(["kernel-udp-blocking", "40.0", "60.0", "4000", "2.00 switches, 2.01 irqs"]);
         table
     }
