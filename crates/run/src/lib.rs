@@ -6,3 +6,4 @@ pub mod guard;
 pub mod launch;
 mod names;
 pub mod ss;
+mod watch;

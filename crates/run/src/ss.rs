@@ -4,15 +4,17 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use busypoll_policy::say;
-use busypoll_stack::ledger::LedgerEntry;
+use busypoll_policy::fit::Width;
+use busypoll_policy::{say, units};
+use busypoll_stack::ledger::{LedgerEntry, SocketCounts};
 use busypoll_stack::wire::Protocol;
 use busypoll_stack::{lease, unix};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use crate::guard;
+use crate::{guard, watch};
 
 /// Lists the sockets of the stack plane, as ss lists the kernel's.
 ///
@@ -21,9 +23,26 @@ use crate::guard;
 /// the limit.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SsArgs {
+    /// How the packets of each socket were found, drops and retransmissions
+    #[arg(short, long)]
+    info: bool,
+    /// List again after this time, until Ctrl-C
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = interval)]
+    watch: Option<Duration>,
+    /// All columns, also where the terminal is too narrow for them
+    #[arg(long)]
+    wide: bool,
     /// In JSON, one line per socket
     #[arg(long)]
     json: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = units::time(text)?;
+    if time < Duration::from_millis(100) {
+        return Err(format!("'{text}' is too short to read a list in; give at least 100ms"));
+    }
+    Ok(time)
 }
 
 /// A socket, as it is reported.
@@ -38,13 +57,31 @@ struct Row {
     napi_id: Option<u32>,
     process: String,
     pid: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<Info>,
 }
 
-/// Lists them on `out`.
+/// How a socket's packets were found.
+#[derive(Serialize)]
+struct Info {
+    own_polls: u64,
+    other_polls: u64,
+    interrupts: u64,
+    kernel: u64,
+    drops: u64,
+    retransmits: u64,
+}
+
+/// Lists them on `out`, with `--watch` again and again.
 ///
 /// # Errors
 /// The list cannot be written.
 pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
+    let Some(interval) = args.watch else { return list(args, out) };
+    watch::repeat(interval, out, |out| list(args, out))
+}
+
+fn list(args: &SsArgs, out: &mut dyn Write) -> io::Result<()> {
     let mut rows = Vec::new();
     let mut of_others = 0;
     for name in unix::names(guard::NAME) {
@@ -59,7 +96,9 @@ pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
         // A guard that has gone meanwhile, or another user's, lists nothing.
         if let Ok(Some((pid, ledger))) = listed {
             let process = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            rows.extend(ledger.list().iter().map(|line| row(line, pid, process.trim_end())));
+            rows.extend(
+                ledger.list().iter().map(|line| row(line, pid, process.trim_end(), args.info)),
+            );
             match ledger.left_out() {
                 0 => {}
                 more => {
@@ -84,10 +123,44 @@ pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
         }
         return Ok(());
     }
-    writeln!(out, "{}", table(&rows).trim_fmt())
+    let width = Width::of_stdout(args.wide);
+    let text = width.fit(table(&rows), &["NAPI", "Send-Q", "Recv-Q", "Process"]);
+    if !args.info {
+        return writeln!(out, "{text}");
+    }
+    // Below each socket, as ss(8) shows what it knows of one.
+    let mut infos = rows.iter().filter_map(|row| row.info.as_ref());
+    for (nth, line) in text.lines().enumerate() {
+        writeln!(out, "{line}")?;
+        if let Some(info) = (nth > 0).then(|| infos.next()).flatten() {
+            let text = format!("        {}\n", info.text());
+            write!(out, "{}", width.wrap(text))?;
+        }
+    }
+    Ok(())
 }
 
-fn row(line: &LedgerEntry, pid: i32, process: &str) -> Row {
+impl Info {
+    fn of(counts: &SocketCounts) -> Self {
+        let SocketCounts { own_polls, other_polls, interrupts, kernel, drops, retransmits } =
+            *counts;
+        Info { own_polls, other_polls, interrupts, kernel, drops, retransmits }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "own_polls:{} other_polls:{} interrupts:{} kernel:{} drops:{} retransmits:{}",
+            self.own_polls,
+            self.other_polls,
+            self.interrupts,
+            self.kernel,
+            self.drops,
+            self.retransmits
+        )
+    }
+}
+
+fn row(line: &LedgerEntry, pid: i32, process: &str, info: bool) -> Row {
     Row {
         netid: if line.protocol == Protocol::UDP { "udp" } else { "tcp" },
         state: state(line.state),
@@ -98,11 +171,12 @@ fn row(line: &LedgerEntry, pid: i32, process: &str) -> Row {
         napi_id: Some(line.napi).filter(|id| *id != 0),
         process: process.to_owned(),
         pid,
+        info: info.then(|| Info::of(&line.counts)),
     }
 }
 
 /// The names of `ss` (`sstate_name`, misc/ss.c of iproute2).
-fn state(number: u8) -> &'static str {
+pub fn state(number: u8) -> &'static str {
     const NAMES: [&str; 12] = [
         "UNKNOWN",
         "ESTAB",

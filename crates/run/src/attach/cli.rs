@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use busypoll_journal::state_dir;
+use busypoll_policy::fit::Width;
 use busypoll_policy::{Policy, say, units};
 
 use super::error::AttachError;
@@ -35,6 +36,9 @@ pub struct AttachArgs {
     /// Report in JSON, one line per process
     #[arg(long)]
     json: bool,
+    /// All columns, also where the terminal is too narrow for them
+    #[arg(long)]
+    wide: bool,
 }
 
 /// Restores what `busypoll attach` has changed in processes.
@@ -120,7 +124,7 @@ fn attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachError> {
             let limit =
                 limit.get_or_insert_with(|| SpinnerLimit::for_process(&policy, &target.process));
             let rows = target.scan(&policy, limit)?;
-            show::process(out, &target, &rows, args.json)?;
+            show::process(out, &target, &rows, args.json, Width::of_stdout(args.wide))?;
             Ok(target)
         });
         match attached {

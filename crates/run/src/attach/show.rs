@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{Table, presets};
+use busypoll_policy::fit::Width;
+use busypoll_policy::terminal;
+use comfy_table::{ColumnConstraint, Table, presets};
 use serde::Serialize;
 
 use super::row::Row;
@@ -37,6 +39,7 @@ pub(super) fn process(
     target: &Target,
     rows: &[Row],
     json: bool,
+    width: Width,
 ) -> io::Result<()> {
     let report = Report::of(target, rows);
     if json {
@@ -70,7 +73,7 @@ pub(super) fn process(
     if rows.is_empty() {
         return writeln!(out, "It has no socket and no epoll instance.");
     }
-    writeln!(out, "{}", table(rows).trim_fmt())?;
+    writeln!(out, "{}", table_text(rows, width))?;
     let changed = rows.iter().filter(|row| row.changed).count();
     let of = rows.len();
     match changed {
@@ -113,6 +116,29 @@ fn line(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
     writeln!(out)?;
     out.flush()
 }
+
+/// The table. On a terminal the reason has lines of its own, as it is longer than what else a row says.
+fn table_text(rows: &[Row], width: Width) -> String {
+    let Some(columns) = width.0 else { return table(rows).trim_fmt() };
+    let mut narrow = table(rows);
+    if let Some(reason) = narrow.column_mut(REASON) {
+        reason.set_constraint(ColumnConstraint::Hidden);
+    }
+    let text = width.fit(narrow, &["queue", "was"]);
+    let mut lines = text.lines();
+    let mut text: String = lines.next().map(|header| format!("{header}\n")).unwrap_or_default();
+    let mut rows = rows.iter();
+    for line in lines {
+        text += &format!("{line}\n");
+        if let Some(row) = rows.next().filter(|row| !row.why.is_empty()) {
+            text += &terminal::wrap(&format!("      {}\n", row.why), columns);
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// The column of the reason.
+const REASON: usize = 6;
 
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
