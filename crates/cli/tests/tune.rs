@@ -139,7 +139,7 @@ fn mistakes_get_one_line_and_change_nothing() {
         ("apply busy-poll --dev IF --confirm 1.9s", &["--confirm", "'1.9s'", "give 1s or 2s"]),
         ("apply busy-poll --dev IF --confirm soon", &["--confirm", "'soon'"]),
         ("confirm", &["there is nothing to confirm"]),
-        ("export busy-poll --format yaml", &["--format", "ansible"]),
+        ("export busy-poll --format yaml", &["--format", "tuned"]),
         ("export irq-suspend --format sysctl", &["irq-suspend", "--format sysctl"]),
     ] {
         fails_with(&fixture.tune(arguments), wanted);

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::apply::{Request, apply, check, left_out, open};
 use crate::error::{Error, Result};
-use crate::export::{Export, Format};
+use crate::export::{Export, ExportedFile, Format};
 use crate::machine::Machine;
 use crate::plan::{Options, Plan};
 use crate::profile::Profile;
@@ -66,7 +66,7 @@ impl TuneCommand {
     fn changes(&self) -> bool {
         match self {
             Self::Apply(_) | Self::Confirm | Self::Rollback(_) => true,
-            Self::Export(args) => args.dir.is_some(),
+            Self::Export(args) => args.dir.is_some() || args.ansible.is_some(),
             Self::Plan(_) | Self::Status(_) | Self::Guard(_) => false,
         }
     }
@@ -137,7 +137,7 @@ struct RollbackArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-#[group(required = true, multiple = true, id = "where", args = ["format", "dir"])]
+#[group(required = true, multiple = true, id = "where", args = ["format", "dir", "ansible"])]
 struct ExportArgs {
     #[command(flatten)]
     which: ProfileArgs,
@@ -147,6 +147,9 @@ struct ExportArgs {
     /// Write all formats below this directory, each to its usual path
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Write an Ansible role for groups of hosts, and a play with it, below this directory
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["format", "dir"])]
+    ansible: Option<PathBuf>,
 }
 
 /// The options of the process that rolls back automatically.
@@ -313,19 +316,33 @@ fn export(args: &ExportArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
         if files.is_empty() {
             export.files(Format::Sysctl)?;
         }
-        for file in files {
-            let path = dir.join(file.path.trim_start_matches('/'));
-            let written = path.parent().map_or(Ok(()), fs::create_dir_all);
-            written
-                .and_then(|()| fs::write(&path, &file.text))
-                .map_err(Error::io(format!("writing {}", path.display())))?;
-            writeln!(out, "{}", path.display()).map_err(print)?;
-        }
-        for (key, why) in &export.left_out {
-            writeln!(out, "left out: {key}: {why}").map_err(print)?;
-        }
+        write_below(dir, files, &export, out)?;
+    }
+    if let Some(dir) = &args.ansible {
+        write_below(dir, export.role()?, &export, out)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes exported files below a directory, and lists them and what they leave out.
+fn write_below(
+    dir: &Path,
+    files: Vec<ExportedFile>,
+    export: &Export,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    for file in files {
+        let path = dir.join(file.path.trim_start_matches('/'));
+        let written = path.parent().map_or(Ok(()), fs::create_dir_all);
+        written
+            .and_then(|()| fs::write(&path, &file.text))
+            .map_err(Error::io(format!("writing {}", path.display())))?;
+        writeln!(out, "{}", path.display()).map_err(print)?;
+    }
+    for (key, why) in &export.left_out {
+        writeln!(out, "left out: {key}: {why}").map_err(print)?;
+    }
+    Ok(())
 }
 
 fn show(

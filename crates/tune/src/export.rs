@@ -1,5 +1,5 @@
 //! A profile as files for other tools: sysctl.d, systemd's .link, a udev rule, a tuned profile, an
-//! Ansible play. Writes nothing itself.
+//! Ansible role. Writes nothing itself.
 //!
 //! Settings that need a poller (`napi.*`) are left out everywhere: at boot no process polls.
 //! Each file says how to apply them instead.
@@ -31,8 +31,6 @@ pub enum Format {
     Udev,
     /// `/etc/tuned/busypoll/tuned.conf`
     Tuned,
-    /// A play that installs the first three
-    Ansible,
 }
 
 /// A profile with its values for one machine.
@@ -140,7 +138,6 @@ impl Export {
             Format::Link => link::files(self),
             Format::Udev => udev::files(self),
             Format::Tuned => tuned::files(self),
-            Format::Ansible => ansible::files(self),
         };
         if files.is_empty() {
             let name = format.to_possible_value().map(|v| v.get_name().to_owned());
@@ -152,6 +149,18 @@ impl Export {
             )));
         }
         Ok(files)
+    }
+
+    /// A play and a role for Ansible that install the files for sysctl, systemd.link and udev on a group of hosts.
+    ///
+    /// # Errors
+    /// One line if no setting of the profile is in any of these files.
+    pub fn role(&self) -> Result<Vec<ExportedFile>> {
+        let formats = [Format::Sysctl, Format::Link, Format::Udev];
+        if formats.iter().all(|format| self.files(*format).is_err()) {
+            self.files(Format::Sysctl)?;
+        }
+        Ok(ansible::files(self))
     }
 
     /// The first lines of every file.

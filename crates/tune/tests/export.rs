@@ -19,24 +19,26 @@ fn system_wide_settings_need_no_device() {
     assert!(file.text.contains("# Not here: coalesce.rx-usecs: it belongs to a device"));
 }
 
-/// Every block of the play is the file of its own format, by YAML's rule for literal blocks: the
-/// indentation of the first line is removed from each line.
+/// Two devices with settings of every kind, and none.
 #[test]
-fn the_play_contains_the_files_themselves() {
+fn the_role_s_variables_hold_the_values_of_the_files() {
     busypoll_lab::needs_root!();
     let lab = Lab::builder().build().unwrap();
     lab.server
         .enter(|| {
-            let export = export(Some("lab-server"), &Profile::find("lowest-latency").unwrap());
-            let play = export.files(Format::Ansible).unwrap().remove(0).text;
-            let blocks = play.split("content: !unsafe |\n").skip(1).map(|rest| {
-                let lines =
-                    rest.lines().take_while(|l| l.is_empty() || l.starts_with("          "));
-                lines.map(|l| format!("{}\n", l.get(10..).unwrap_or(""))).collect::<String>()
-            });
-            let files = [Format::Sysctl, Format::Link, Format::Udev];
-            let files = files.into_iter().flat_map(|f| export.files(f).unwrap());
-            assert_eq!(blocks.collect::<Vec<_>>(), files.map(|f| f.text).collect::<Vec<_>>());
+            let profile = Profile::find("lowest-latency").unwrap();
+            let role = export(Some("lab-server"), &profile).role().unwrap();
+            let defaults = &role.iter().find(|file| file.path.ends_with("defaults/main.yml"));
+            let text = &defaults.unwrap().text;
+            for wanted in [
+                "busypoll_state: present",
+                "  net.core.busy_read: \"50\"",
+                "  - name: \"lab-server\"",
+            ] {
+                assert!(text.contains(wanted), "no {wanted}: {text}");
+            }
+            let role = export(None, &Profile::find("busy-poll").unwrap()).role().unwrap();
+            assert!(role.iter().any(|file| file.text.contains("busypoll_devices: []")), "{role:?}");
         })
         .unwrap();
 }
@@ -49,7 +51,7 @@ fn settings_that_need_a_poller_are_in_no_file() {
         .enter(|| {
             for profile in ["prefer-busy-poll", "irq-suspend"] {
                 let export = export(Some("lab-server"), &Profile::find(profile).unwrap());
-                for format in [Format::Link, Format::Udev, Format::Tuned, Format::Ansible] {
+                for format in [Format::Link, Format::Udev, Format::Tuned] {
                     for file in export.files(format).unwrap() {
                         let set =
                             |l: &&str| !l.trim_start().starts_with('#') && l.contains("flush");

@@ -41,23 +41,29 @@ fn matches(device: &ForDevice) -> String {
     }
 }
 
-/// The option for a setting, if systemd.link has one.
+/// The line for a setting, if systemd.link has an option for it.
 fn line(key: &Key, value: &Value) -> Option<String> {
+    option(key, value).map(|(name, value)| format!("{name}={value}"))
+}
+
+/// The option for a setting and its value, if systemd.link has one.
+pub(super) fn option(key: &Key, value: &Value) -> Option<(String, String)> {
     let switch = matches!(value, Value::Switch(true));
     let yes_no = if switch { "yes" } else { "no" };
     let number = value.number().unwrap_or(0);
-    Some(match key {
-        Key::AdaptiveRx => format!("UseAdaptiveRxCoalesce={yes_no}"),
-        Key::RxUsecs => format!("RxCoalesceSec={number}us"),
-        Key::RxFrames => format!("RxMaxCoalescedFrames={number}"),
-        Key::Combined => format!("CombinedChannels={number}"),
-        Key::RxChannels => format!("RxChannels={number}"),
-        Key::TxChannels => format!("TxChannels={number}"),
-        Key::RxRing => format!("RxBufferSize={number}"),
-        Key::TxRing => format!("TxBufferSize={number}"),
-        Key::Feature(name) => format!("{}={yes_no}", feature(name)?),
+    let (name, value) = match key {
+        Key::AdaptiveRx => ("UseAdaptiveRxCoalesce", yes_no.to_owned()),
+        Key::RxUsecs => ("RxCoalesceSec", format!("{number}us")),
+        Key::RxFrames => ("RxMaxCoalescedFrames", number.to_string()),
+        Key::Combined => ("CombinedChannels", number.to_string()),
+        Key::RxChannels => ("RxChannels", number.to_string()),
+        Key::TxChannels => ("TxChannels", number.to_string()),
+        Key::RxRing => ("RxBufferSize", number.to_string()),
+        Key::TxRing => ("TxBufferSize", number.to_string()),
+        Key::Feature(name) => (feature(name)?, yes_no.to_owned()),
         _ => return None,
-    })
+    };
+    Some((name.to_owned(), value))
 }
 
 fn feature(name: &str) -> Option<&'static str> {

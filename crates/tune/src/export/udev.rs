@@ -47,11 +47,11 @@ fn of(device: &ForDevice, key: &Key, value: &Value) -> Vec<String> {
         vec![format!("ATTR{{{file}}}=\"{text}\"")]
     };
     match (key, value) {
-        (Key::Threaded, Value::Switch(on)) => whole(u8::from(*on).to_string()),
+        (Key::Threaded, Value::Switch(_)) => whole(attribute_value(key, value)),
         (Key::RpsCpus | Key::XpsCpus | Key::RpsFlowCnt, _) => queues(device, key)
             .iter()
             .filter_map(|at| attribute(key, at))
-            .map(|file| format!("ATTR{{{file}}}=\"{}\"", queue_value(value)))
+            .map(|file| format!("ATTR{{{file}}}=\"{}\"", attribute_value(key, value)))
             .collect(),
         (Key::InterruptCpus, Value::Cpus(list)) => vec![format!(
             // udev writes $ as $$; %k is the device.
@@ -67,8 +67,10 @@ fn of(device: &ForDevice, key: &Key, value: &Value) -> Vec<String> {
     }
 }
 
-fn queue_value(value: &Value) -> String {
+/// What is written to the setting's file.
+pub(super) fn attribute_value(key: &Key, value: &Value) -> String {
     match value {
+        Value::Switch(on) if *key == Key::Threaded => u8::from(*on).to_string(),
         Value::Cpus(list) => to_mask(&list.parse().unwrap_or_default()),
         value => value.number().unwrap_or(0).to_string(),
     }
