@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use busypoll_bench::cli::{BenchArgs, ServeArgs, run_bench, run_serve};
 use busypoll_doctor::cli::{DoctorArgs, run_doctor};
+use busypoll_exporter::cli::{ExporterArgs, run_exporter};
 use busypoll_policy::cli::{PolicyArgs, run_policy};
 use busypoll_policy::say;
 use busypoll_policy::text::nearest;
@@ -38,6 +39,7 @@ enum Command {
     Lab(lab::LabArgs),
     Soak(soak::SoakArgs),
     Doctor(DoctorArgs),
+    Exporter(ExporterArgs),
     Policy(PolicyArgs),
     Run(RunArgs),
     Ss(SsArgs),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(&args),
         Command::Soak(args) => soak::run(&args, &mut Out::new()),
         Command::Doctor(args) => run_doctor(&args, &mut Out::new()).map_err(Into::into),
+        Command::Exporter(args) => run_exporter(&args).map(done).map_err(Into::into),
         Command::Run(args) => run_program(&args).map(|never| match never {}).map_err(Into::into),
         Command::Ss(args) => run_ss(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Tune(args) => run_tune(&args, &mut Out::new()).map_err(Into::into),

@@ -30,17 +30,29 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("sudo dnf ", "likewise"),
     ("sudo tar ", "likewise, into /usr/local"),
     ("sudo systemctl ", "changes the machine's services"),
+    ("ansible-playbook ", "installs files below /etc; tests of tune run it"),
 ];
 
 /// The exit codes other than 0, by how a command begins, and why.
 const CODES: &[(&str, &[i32], &str)] = &[
     ("busypoll serve", &[130], "Ctrl-C ends it"),
+    ("busypoll exporter --listen", &[130], "Ctrl-C ends it"),
+    ("busypoll exporter --textfile /tmp/busypoll.prom --interval", &[130], "Ctrl-C ends it"),
+    ("busypoll ss -i --watch", &[0, 130], "Ctrl-C ends it; 130: it ends the shell, too"),
     ("busypoll doctor", &[0, 1], "1: it has a finding, as may be"),
     (
         "busypoll tune confirm",
         &[2],
         "in a lab the profile finds nothing to change, so nothing waits for it",
     ),
+];
+
+/// Commands that run until Ctrl-C.
+const ENDLESS: &[&str] = &[
+    "busypoll serve",
+    "busypoll exporter --listen",
+    "busypoll exporter --textfile /tmp/busypoll.prom --interval",
+    "busypoll ss -i --watch",
 ];
 
 /// What stands in for what the documents name, in this order: the lab's devices and addresses for those of an example,
@@ -113,7 +125,7 @@ impl Reader {
         let file = self.folder.join("script");
         fs::write(&file, &script).unwrap();
         let (file, folder) = (file.display(), self.folder.display());
-        let ends = !shown.starts_with("busypoll serve");
+        let ends = !ENDLESS.iter().any(|start| shown.starts_with(start));
         let limit = if ends { "-k 5 60" } else { "--preserve-status -s INT 2" };
         let output = self.machine.sh(&format!(
             "cd {folder} && export PATH={folder}:$PATH FEED={} && timeout {limit} sh {file}",

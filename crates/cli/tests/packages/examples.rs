@@ -28,6 +28,7 @@ pub fn units(root: &Root) {
         assert!(ours.is_empty(), "{unit}: {ours:?}");
     };
     verify("/usr/lib/systemd/system/busypoll-tune@lab-client.service");
+    verify("/usr/lib/systemd/system/busypoll-exporter.service");
     for name in ["run.conf", "run-stack.conf"] {
         let text = example(&format!("systemd/{name}")).replace("PROGRAM ARGUMENTS", "echo ran");
         let service = "[Service]\nExecStart=/usr/bin/echo plain\n";
