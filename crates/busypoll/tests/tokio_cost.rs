@@ -9,7 +9,7 @@ use busypoll::{
     },
     tokio::{PollerTask, TcpListener, TcpStream, UdpSocket},
 };
-use busypoll_lab::Lab;
+use busypoll_lab::{Lab, LabHost};
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, SocketAddr},
@@ -65,14 +65,18 @@ fn pin(cpu: usize) {
     }
 }
 
-/// Runs `end` on a runtime as `arm` says.
-fn on_runtime<T>(arm: Arm, host: &Host, end: impl Future<Output = io::Result<T>>) -> T {
+/// Runs `end` on a runtime as `arm` says, in a task of its own: tokio wakes the future of `block_on` by a system call.
+fn on_runtime<T: Send + 'static>(
+    arm: Arm,
+    host: &Host,
+    end: impl Future<Output = io::Result<T>> + Send + 'static,
+) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         if matches!(arm, Arm::Poller | Arm::PollerAndCalls) {
             tokio::spawn(PollerTask::new(host, BUSY_POLL).unwrap());
         }
-        end.await.unwrap()
+        tokio::spawn(end).await.unwrap().unwrap()
     })
 }
 
@@ -100,7 +104,9 @@ fn serve(arm: Arm, tcp: bool, host: &Host, at: SocketAddr, count: usize, ready: 
             stream.write_all(b"y").unwrap();
         }
     } else {
-        on_runtime(arm, host, async {
+        let own = host.clone();
+        on_runtime(arm, host, async move {
+            let host = &own;
             if arm == Arm::Descriptor {
                 let socket = stack::UdpSocket::bind(host, at)?;
                 ready.send(()).unwrap();
@@ -154,7 +160,9 @@ fn ask(arm: Arm, tcp: bool, host: &Host, at: SocketAddr, count: usize) -> Durati
             times.push(begun.elapsed());
         }
     } else {
-        on_runtime(arm, host, async {
+        let own = host.clone();
+        times = on_runtime(arm, host, async move {
+            let host = &own;
             if arm == Arm::Descriptor {
                 let socket = watched(stack::UdpSocket::bind(host, any)?)?;
                 socket.0.connect(at)?;
@@ -183,7 +191,7 @@ fn ask(arm: Arm, tcp: bool, host: &Host, at: SocketAddr, count: usize) -> Durati
                     times.push(begun.elapsed());
                 }
             }
-            Ok(())
+            Ok(times)
         });
     }
     median(times)
@@ -228,19 +236,35 @@ fn compare(what: &str, tcp: bool, count: usize, mut round: impl FnMut(Arm) -> Du
     }
 }
 
-fn exchange(arm: Arm, tcp: bool, count: usize, [left, right]: [Host; 2], at: IpAddr) -> Duration {
+/// An end of the exchange: its host, and the network namespace that its threads are to be in.
+struct End<'a> {
+    host: Host,
+    lab: Option<&'a LabHost>,
+}
+
+impl End<'_> {
+    fn run<T>(&self, cpu: usize, run: impl FnOnce(&Host) -> T) -> T {
+        pin(cpu);
+        match self.lab {
+            Some(lab) => lab.enter(|| run(&self.host)).unwrap(),
+            None => run(&self.host),
+        }
+    }
+}
+
+fn exchange(
+    arm: Arm,
+    tcp: bool,
+    count: usize,
+    [left, right]: [End<'_>; 2],
+    at: IpAddr,
+) -> Duration {
     let at = SocketAddr::new(at, PORT);
     let (ready, wait) = mpsc::channel();
     thread::scope(|scope| {
-        scope.spawn(|| {
-            pin(1);
-            serve(arm, tcp, &right, at, count, ready);
-        });
+        scope.spawn(|| right.run(1, |host| serve(arm, tcp, host, at, count, ready)));
         wait.recv().unwrap();
-        let client = scope.spawn(|| {
-            pin(0);
-            ask(arm, tcp, &left, at, count)
-        });
+        let client = scope.spawn(|| left.run(0, |host| ask(arm, tcp, host, at, count)));
         client.join().unwrap()
     })
 }
@@ -248,13 +272,13 @@ fn exchange(arm: Arm, tcp: bool, count: usize, [left, right]: [Host; 2], at: IpA
 #[test]
 #[ignore = "a measurement; to be run in release"]
 fn round_trips_over_the_cable() {
-    const COUNT: usize = 20_000;
+    const COUNT: usize = 5_000;
     for (what, tcp) in [("UDP over the cable", false), ("TCP over the cable", true)] {
         compare(what, tcp, COUNT, |arm| {
             let (a, b) = cable::pair(cable::Config::default()).unwrap();
             let host = |nic, address: &str| {
                 let host = Host::builder().interface(nic, address).busy_read(arm.busy_read());
-                host.build().unwrap()
+                End { host: host.build().unwrap(), lab: None }
             };
             let hosts = [host(a, "10.0.0.1/24"), host(b, "10.0.0.2/24")];
             exchange(arm, tcp, COUNT, hosts, "10.0.0.2".parse().unwrap())
@@ -266,7 +290,7 @@ fn round_trips_over_the_cable() {
 #[ignore = "a measurement; to be run in release"]
 fn round_trips_over_xdp() {
     busypoll_lab::needs_root!();
-    const COUNT: usize = 10_000;
+    const COUNT: usize = 3_000;
     let lab = Lab::builder().build().unwrap();
     for (what, tcp) in [("UDP over AF_XDP on veth", false), ("TCP over AF_XDP on veth", true)] {
         compare(what, tcp, COUNT, |arm| {
@@ -275,7 +299,7 @@ fn round_trips_over_xdp() {
                     let nic = Xdp::open(end.interface())?;
                     Host::builder().shared_interface(nic).busy_read(arm.busy_read()).build()
                 };
-                end.enter(build).unwrap().unwrap()
+                End { host: end.enter(build).unwrap().unwrap(), lab: Some(end) }
             });
             exchange(arm, tcp, COUNT, hosts, lab.server.ipv4().into())
         });
