@@ -9,7 +9,8 @@
 //! raises the interrupt of its queue, whose thread delivers it and wakes the runtime.
 //!
 //! A runtime checks its timers and the kernel's descriptors after every `event_interval` polls of tasks (61 unless set),
-//! and passes of the poller task count as such. So those are late by some microseconds at most.
+//! and passes of the poller task count as such. So those are late by some microseconds at most. The future given to
+//! `block_on` is woken by a system call: let spawned tasks use the sockets.
 //!
 //! ```
 //! use busypoll::stack::{Host, nic::cable};
