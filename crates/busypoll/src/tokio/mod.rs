@@ -1,4 +1,4 @@
-//! Sockets of the stack plane for [tokio](::tokio), with the names and the meaning of tokio's own. Feature `tokio`.
+//! Sockets of the stack plane for tokio, with the names and the meaning of tokio's own. Feature `tokio`.
 //!
 //! A task waits in the socket's wait queue, and the thread that delivers a packet wakes it: there is no descriptor, and
 //! no system call. Any runtime of tokio will do; these types use no reactor.
