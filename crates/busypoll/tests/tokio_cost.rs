@@ -243,7 +243,7 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    fn run<T>(&self, cpu: usize, run: impl FnOnce(&Host) -> T) -> T {
+    fn run<T: Send>(&self, cpu: usize, run: impl FnOnce(&Host) -> T + Send) -> T {
         pin(cpu);
         match self.lab {
             Some(lab) => lab.enter(|| run(&self.host)).unwrap(),
