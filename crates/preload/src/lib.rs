@@ -2,24 +2,22 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`table`] | the names this library puts in front of the C library's, and the handler of each |
-//! | [`variadic`] | the hooks of functions with variable arguments |
+//! | [`hooks`] | the exported functions, made from the table; system calls by number |
+//! | `table` | the names this library puts in front of the C library's, and the handler of each |
 //! | [`real`] | the way to the C library's own functions |
 //! | [`kernel`] | the kernel plane: Linux's own busy polling, switched on as the program waits |
 //! | [`stack`] | the stack plane: sockets of the chosen interface, run in this process |
 //! | [`fds`] | which descriptors are sockets of the stack plane |
 //! | [`spin_policy`] | whether a wait may spin |
 //! | [`process`] | exec and spawn: children are part of the run |
-//! | [`raw`] | system calls by number |
-//! | [`signals`] | the program's signal handlers |
-//! | [`fatal_signals`] | signals that end the process |
+//! | [`signals`] | the program's signal handlers; signals that end the process |
 //! | [`handler_frames`] | whether a signal handler runs on this thread |
 //! | [`queued_signals`] | the order of queued (real-time) signals |
-//! | [`cancel`] | pthread_cancel(3) |
-//! | [`inside`] | being inside the library: no hooks and no signal handlers run then |
+//! | [`inside`] | being inside the library: no hooks, no signal handlers and no cancellation then |
 //! | [`local`] | thread-locals without destructors |
 //! | [`panics`] | panics end a call, not the program |
 //! | [`memory`] | the library's own allocator |
+//! | [`seccomp`] | whether the program has restricted its system calls |
 //! | [`config`] | the settings that `busypoll run` has resolved |
 //! | [`report`] | lines on standard error, each once per cause |
 //!
@@ -30,29 +28,28 @@
 
 #[macro_use]
 mod local;
+#[macro_use]
+mod table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-mod cancel;
 mod config;
 mod errno;
-mod fatal_signals;
 mod fds;
 mod handler_frames;
+mod hooks;
 mod inside;
 mod kernel;
 mod memory;
 mod panics;
 mod process;
 mod queued_signals;
-mod raw;
 mod real;
 mod report;
+mod seccomp;
 mod signals;
 mod spin_policy;
 mod stack;
-mod table;
-mod variadic;
 
 static LOADED: AtomicBool = AtomicBool::new(false);
 
@@ -67,8 +64,8 @@ pub(crate) fn is_too_early() -> bool {
 extern "C" fn load() {
     LOADED.store(true, Ordering::Relaxed);
     memory::prepare();
-    table::resolve_all();
-    variadic::resolve_all();
+    real::resolve_all();
+    hooks::variadic::resolve_all();
     report::prepare();
     if let Some(config) = config::get() {
         panics::prepare();

@@ -6,10 +6,6 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::c_void;
-
-pub use crate::table::functions::*;
-
 /// One function's address.
 pub struct Slot {
     /// Its name, with the zero that ends it for C.
@@ -84,3 +80,49 @@ impl Failed for *mut libc::FILE {
 impl Failed for () {
     const FAILED: Self = ();
 }
+
+macro_rules! real_functions {
+    ($(
+        $name:ident $(, $alias:ident)*: ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty
+            = $handler:path $(, ours($fd:ident) $ours:path)?;
+    )*) => {
+        #[expect(non_upper_case_globals, reason = "each is named after its function")]
+        mod slots {
+            use super::Slot;
+            $( pub static $name: Slot = Slot::new(concat!(stringify!($name), "\0")); )*
+        }
+
+        /// Finds every real function at load time: a signal handler may not call dlsym(3).
+        pub fn resolve_all() {
+            $( slots::$name.address(); )*
+        }
+
+        // A thread that is cancelled is unwound through these, so their ABI must allow unwinding (`crate::cancel`).
+        $(
+            #[cfg(panic = "unwind")]
+            real_functions!(@real "C-unwind" $name ($($arg: $ty),*) -> $ret);
+            #[cfg(not(panic = "unwind"))]
+            real_functions!(@real "C" $name ($($arg: $ty),*) -> $ret);
+        )*
+    };
+
+    (@real $abi:literal $name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty) => {
+        /// The function behind the hook of this name.
+        ///
+        /// # Safety
+        /// That of the C function.
+        #[allow(dead_code, reason = "a hook may answer without the function it hides")]
+        #[allow(non_snake_case, reason = "it is named after its function")]
+        pub unsafe fn $name($($arg: $ty),*) -> $ret {
+            type Function = unsafe extern $abi fn($($ty),*) -> $ret;
+            let Some(address) = slots::$name.address() else { return absent() };
+            // SAFETY: the address is that of the C function of this name, whose signature the row
+            // states.
+            let function = unsafe { std::mem::transmute::<*mut c_void, Function>(address) };
+            // SAFETY: the caller keeps the C function's contract.
+            unsafe { function($($arg),*) }
+        }
+    };
+}
+
+for_each_hook!(real_functions);

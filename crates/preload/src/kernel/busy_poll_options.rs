@@ -5,6 +5,7 @@ use std::io;
 use busypoll_linux::EpollParams;
 use libc::{c_int, c_ulong};
 
+use crate::config::Config;
 use crate::real;
 use crate::report::Once;
 
@@ -37,4 +38,13 @@ static REFUSED: Once = Once::new();
 /// socket.
 pub fn report_refusal(what: &str, error: &io::Error) {
     REFUSED.report(format_args!("{what}: {error}: such sockets wait without busy polling"));
+}
+
+/// The parameters of an instance that polls by the settings at this index.
+pub fn params(config: &Config, index: usize) -> EpollParams {
+    config.settings.get(index).map_or_else(EpollParams::default, |settings| EpollParams {
+        busy_poll_usecs: config.kernel_micros(index),
+        busy_poll_budget: settings.busy_poll_budget,
+        prefer_busy_poll: settings.prefer_busy_poll,
+    })
 }

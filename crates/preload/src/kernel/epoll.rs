@@ -43,18 +43,9 @@ fn made(fd: c_int) -> c_int {
     fd
 }
 
-/// The parameters of an instance that polls by the settings at this index.
-pub fn params(config: &Config, index: usize) -> EpollParams {
-    config.settings.get(index).map_or_else(EpollParams::default, |settings| EpollParams {
-        busy_poll_usecs: config.kernel_micros(index),
-        busy_poll_budget: settings.busy_poll_budget,
-        prefer_busy_poll: settings.prefer_busy_poll,
-    })
-}
-
 /// Has the kernel poll for an instance so many microseconds; 0: not at all.
 fn switch(config: &Config, fd: c_int, micros: u32) {
-    let full = params(config, fd_state::get(fd).settings());
+    let full = busy_poll_options::params(config, fd_state::get(fd).settings());
     let on = micros > 0;
     let _errno = Saved::new();
     let wanted =

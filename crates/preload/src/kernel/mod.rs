@@ -39,11 +39,10 @@ use libc::{c_int, c_long};
 
 use crate::config::{self, Config};
 use crate::inside::is_inside;
-use crate::real;
+use crate::{real, seccomp};
 
 /// Whether any socket of this program is for this plane: every hook reads this first.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
-static CONFINED: AtomicBool = AtomicBool::new(false);
 
 /// Called at load time.
 pub fn prepare(config: &'static Config) {
@@ -58,18 +57,13 @@ pub fn prepare(config: &'static Config) {
 /// its calls are passed on unchanged. Where polling was switched on, the kernel goes on polling.
 pub fn confined(confine: impl FnOnce() -> c_long) -> c_long {
     let active = ACTIVE.swap(false, Ordering::Relaxed);
-    let confined = CONFINED.swap(true, Ordering::Relaxed);
+    let confined = seccomp::set_confined(true);
     let result = confine();
     if result < 0 {
         ACTIVE.store(active, Ordering::Relaxed);
-        CONFINED.store(confined, Ordering::Relaxed);
+        seccomp::set_confined(confined);
     }
     result
-}
-
-/// Whether it has: the library then makes no system call that the program has not asked for.
-pub fn is_confined() -> bool {
-    CONFINED.load(Ordering::Relaxed)
 }
 
 /// # Safety

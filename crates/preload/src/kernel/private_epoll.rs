@@ -17,7 +17,6 @@ use libc::{c_int, c_void};
 use rustix::event::epoll as instance;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::epoll::params;
 use super::fd_state::{self, Kind};
 use super::timeout::within;
 use super::{busy_poll_options, sockets};
@@ -280,7 +279,7 @@ impl PrivateEpoll {
                 most = Some(most.map_or(index, |most| config.joined(most, index)));
             }
         }
-        let wanted = params(config, most?);
+        let wanted = busy_poll_options::params(config, most?);
         let less = EpollParams { busy_poll_budget: 0, ..wanted };
         let try_params =
             |params| busy_poll_options::set_params(epoll.as_raw_fd(), params).map(|()| params);

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     errno,
-    fds::{self, Ref},
     inside::{Inside, Restart, is_inside},
     kernel, memory, real,
+    stack::{FILES, Ref},
 };
 use busypoll_stack::{Accepted, TcpListener};
 use libc::{c_int, sockaddr, socklen_t};
@@ -68,7 +68,7 @@ pub unsafe fn accept4(
         && let Err(wrong) = unsafe { address::write_if_asked(*remote, file.domain, addr, len) }
     {
         // The kernel as well has taken the connection by then, and closes it.
-        fds::clear(*new);
+        FILES.clear(*new);
         // SAFETY: made above.
         unsafe { real::close(*new) };
         return answer(Err(wrong));
@@ -100,8 +100,8 @@ fn accept_from(
             let file = file.accepted(fd, stream, remote);
             file.set_nonblocking(nonblocking);
             let fd = reserved.take(flags);
-            let file = Ref::new(file);
-            if fds::set(fd, file.clone()) {
+            let file = FILES.hold(file);
+            if FILES.set(fd, file.clone()) {
                 libc_io::check_accepted(fd, &file);
                 return Ok((fd, Some(remote)));
             }
@@ -117,7 +117,7 @@ fn accept_from(
             let over = || checked(unsafe { real::dup3(stream.as_raw_fd(), reserved.0, cloexec) });
             blocking.and_then(|()| over())?;
             let fd = reserved.take(flags);
-            fds::clear(fd);
+            FILES.clear(fd);
             Ok((fd, remote))
         }
         Err(error) => Err(error),
@@ -134,7 +134,7 @@ impl ReservedFd {
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags;
         // SAFETY: a plain system call.
         let fd = checked(unsafe { real::socket(domain, kind, 0) })?;
-        fds::set_internal(fd);
+        FILES.set_internal(fd);
         Ok(ReservedFd(fd))
     }
 
@@ -153,7 +153,7 @@ impl ReservedFd {
 impl Drop for ReservedFd {
     fn drop(&mut self) {
         let _errno = errno::Saved::new();
-        fds::clear(self.0);
+        FILES.clear(self.0);
         // SAFETY: made by `reserve`.
         unsafe { real::close(self.0) };
     }

@@ -1,11 +1,12 @@
 //! sendfile(2) and splice(2): data between a socket of ours and a file or pipe of the kernel's, through memory.
 
-use super::{answer, checked, code, enter, error, internal_fds, wait};
+use super::{
+    answer, checked, code, dispatch, enter, error, internal_fds, receive::recv, send::send, wait,
+};
 use crate::{
-    fds::{self, Ref},
     inside::Restart,
     real,
-    table::exported as hook,
+    stack::{FILES, Ref},
 };
 use libc::{c_int, c_void, off_t, size_t, ssize_t};
 use std::{
@@ -77,7 +78,7 @@ pub unsafe fn sendfile_other(
 ) -> ssize_t {
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::sendfile(out, from, offset, count) };
-    let Some(file) = fds::get(out) else { return by_kernel() };
+    let Some(file) = FILES.get(out) else { return by_kernel() };
     // Each call below enters for itself.
     if file.live().is_none() || enter(file).is_none() {
         return by_kernel();
@@ -122,7 +123,7 @@ fn send_file(
         let follows = done + read < count && !is_end(from, next);
         let more = if follows { libc::MSG_MORE } else { 0 };
         // SAFETY: `read` readable bytes.
-        let sent = unsafe { hook::send(out, buffer.as_ptr().cast(), read, more) };
+        let sent = unsafe { send_any(out, buffer.as_ptr().cast(), read, more) };
         let sent = match checked(sent) {
             Ok(sent) => sent as usize,
             Err(error) if done == 0 => return Err(error),
@@ -177,7 +178,7 @@ pub unsafe fn splice(
         let room = room(to, pipe.nonblocking || flags & libc::SPLICE_F_NONBLOCK != 0)?;
         let len = len.min(buffer.len()).min(room);
         // SAFETY: `len` writable bytes.
-        let got = checked(unsafe { hook::recv(from, buffer.as_mut_ptr().cast(), len, 0) })?;
+        let got = checked(unsafe { receive_any(from, buffer.as_mut_ptr().cast(), len, 0) })?;
         write_all(to, buffer.get(..got as usize).unwrap_or_default())?;
         Ok(got as usize)
     }))
@@ -197,7 +198,7 @@ pub unsafe fn splice_to_other(
 ) -> ssize_t {
     // SAFETY: the caller's contract.
     let by_kernel = || unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
-    let Some(file) = fds::get(to) else { return by_kernel() };
+    let Some(file) = FILES.get(to) else { return by_kernel() };
     let is_ours = is_plain([from_offset, to_offset], len, flags)
         && file.live().is_some()
         && enter(file).is_some();
@@ -213,8 +214,7 @@ pub unsafe fn splice_to_other(
         }
         let more = if flags & libc::SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
         // SAFETY: readable bytes.
-        let sent =
-            checked(unsafe { hook::send(to, buffer.as_ptr().cast(), there, more) })? as usize;
+        let sent = checked(unsafe { send_any(to, buffer.as_ptr().cast(), there, more) })? as usize;
         discard(from, buffer.get_mut(..sent).unwrap_or_default());
         Ok(sent)
     }))
@@ -314,4 +314,26 @@ fn write_all(to: c_int, mut data: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// send(2), whether `fd` is still ours or not.
+///
+/// # Safety
+/// That of send(2).
+unsafe fn send_any(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract.
+    let by_kernel = || unsafe { real::send(fd, buf, len, flags) };
+    // SAFETY: the caller's contract.
+    dispatch(fd, |file| unsafe { send(file, fd, buf, len, flags) }, by_kernel)
+}
+
+/// recv(2), whether `fd` is still ours or not.
+///
+/// # Safety
+/// That of recv(2).
+unsafe fn receive_any(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract.
+    let by_kernel = || unsafe { real::recv(fd, buf, len, flags) };
+    // SAFETY: the caller's contract.
+    dispatch(fd, |file| unsafe { recv(file, fd, buf, len, flags) }, by_kernel)
 }

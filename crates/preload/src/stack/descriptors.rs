@@ -6,9 +6,9 @@ use super::{
 };
 use crate::{
     errno,
-    fds::{self, Ref},
     inside::{Inside, is_inside},
     kernel, real,
+    stack::{FILES, Ref},
 };
 use libc::c_int;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
         file.keep_companion(fd);
     }
     // Removed from the table before the number is free. The last reference closes our socket here.
-    fds::clear(fd);
+    FILES.clear(fd);
     drop(file);
     // SAFETY: the caller's contract.
     let closed = unsafe { real::close(fd) };
@@ -37,12 +37,12 @@ pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
 /// # Safety
 /// That of close(2).
 pub unsafe fn close_other(fd: c_int) -> c_int {
-    if fds::is_internal(fd) {
+    if FILES.is_internal(fd) {
         if !is_inside() {
             errno::set(libc::EBADF);
             return -1;
         }
-        fds::clear(fd);
+        FILES.clear(fd);
     }
     // SAFETY: the caller's contract.
     unsafe { kernel::close(fd) }
@@ -61,7 +61,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let only_marks = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
     let mut from = first;
     if first <= last {
-        for (fd, file) in fds::all() {
+        for (fd, file) in FILES.all() {
             let Ok(number) = u32::try_from(fd) else { continue };
             if !(first..=last).contains(&number) {
                 continue;
@@ -69,7 +69,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
             match file {
                 // A socket is closed with its range, by the kernel.
                 Some(file) if !only_marks => {
-                    fds::clear_if(fd, &file);
+                    FILES.clear_if(fd, &file);
                 }
                 Some(_) => {}
                 None => {
@@ -108,7 +108,7 @@ fn copied(fd: c_int, file: &Ref) -> c_int {
     if file.is_kernel_owned() && file.set().is_none() {
         replaced(fd);
     } else if let Some(_inside) = Inside::enter() {
-        fds::set(fd, file.clone());
+        FILES.set(fd, file.clone());
         for_exec(file);
     }
     fd
@@ -132,7 +132,7 @@ pub unsafe fn dup(file: Ref, fd: c_int) -> c_int {
 /// `to` does not refer to our file any more.
 fn replaced(to: c_int) {
     if let Some(_inside) = Inside::enter() {
-        fds::clear(to);
+        FILES.clear(to);
     }
 }
 
@@ -149,7 +149,7 @@ pub unsafe fn dup2(file: Ref, fd: c_int, to: c_int) -> c_int {
 /// # Safety
 /// That of dup3(2).
 pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fds::is_internal(to) {
+    if FILES.is_internal(to) {
         errno::set(libc::EBUSY);
         return -1;
     }
@@ -162,7 +162,7 @@ pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
 /// # Safety
 /// That of dup2(2).
 pub unsafe fn dup2_other(fd: c_int, to: c_int) -> c_int {
-    if fds::is_internal(to) && !is_inside() {
+    if FILES.is_internal(to) && !is_inside() {
         errno::set(libc::EBUSY);
         return -1;
     }
@@ -179,7 +179,7 @@ pub unsafe fn dup2_other(fd: c_int, to: c_int) -> c_int {
 /// # Safety
 /// That of dup3(2).
 pub unsafe fn dup3_other(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fds::is_internal(to) && !is_inside() {
+    if FILES.is_internal(to) && !is_inside() {
         errno::set(libc::EBUSY);
         return -1;
     }
@@ -188,7 +188,7 @@ pub unsafe fn dup3_other(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if copy >= 0 {
         // Inside, the library itself reuses one of its numbers.
         match is_inside() {
-            true => fds::clear(to),
+            true => FILES.clear(to),
             false => replaced(to),
         }
     }

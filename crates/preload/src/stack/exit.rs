@@ -1,5 +1,5 @@
 //! The normal end of a process: exit(3), the end of main, _exit(2); or a signal that it does not handle
-//! ([`crate::fatal_signals`]). The kernel would close its connections and still deliver their queued data; ours end
+//! ([`crate::signals::fatal`]). The kernel would close its connections and still deliver their queued data; ours end
 //! with the process. So they are closed before, and the process waits a little until their data and FIN are
 //! acknowledged. A process that is killed has no time for that: the guard resets its peers.
 
@@ -8,7 +8,7 @@ use super::{
     handover_parent,
     host::{self, Made},
 };
-use crate::{fds, inside::Inside, panics, real};
+use crate::{inside::Inside, panics, real, stack::FILES};
 use busypoll_stack::ledger::LedgerEntry;
 use libc::c_int;
 use std::{
@@ -74,7 +74,7 @@ pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };
     let Some(Made { ledger, .. }) = host::made_by_this_process() else { return };
     handover_parent::hand_over_all();
-    for (_, file) in fds::all() {
+    for (_, file) in FILES.all() {
         if let Some(Live::Stream(stream)) = file.as_ref().and_then(|file| file.live()) {
             stream.close_at_exit();
         }

@@ -11,12 +11,7 @@ use super::{
     unsupported_options::{self, UnsupportedOption},
     wait::{EpollSet, Memberships},
 };
-use crate::{
-    config,
-    fds::{self, Ref},
-    handler_frames, memory,
-    report::Once,
-};
+use crate::{config, fds, handler_frames, memory, report::Once};
 use busypoll_policy::{Plane, Protocol};
 use busypoll_stack::{
     Groups, Socket, SteeredPort, TcpListener, TcpStream, UdpSocket, options as known,
@@ -33,6 +28,12 @@ use std::{
     },
     time::Duration,
 };
+
+/// The files by descriptor.
+pub static FILES: fds::Table<File> = fds::Table::new();
+
+/// A reference to a file.
+pub type Ref = fds::Ref<File>;
 
 /// A socket of ours.
 #[derive(Debug)]
@@ -578,8 +579,8 @@ impl File {
 
 /// Resets `file` to what socket(2) made it, for all its descriptors: its companion alone, with its options.
 pub fn deactivate(file: &Ref) -> Ref {
-    let inactive_copy = Ref::new(file.inactive_copy());
-    fds::replace(file, &inactive_copy);
+    let inactive_copy = FILES.hold(file.inactive_copy());
+    FILES.replace(file, &inactive_copy);
     file.memberships.transfer_to(&inactive_copy.memberships);
     inactive_copy
 }
@@ -587,7 +588,7 @@ pub fn deactivate(file: &Ref) -> Ref {
 /// Before a fork: deactivates listeners that no thread has waited for yet, so that the process that accepts first,
 /// parent or child, gets the connections.
 pub fn deactivate_unused_listeners() {
-    for (_, file) in fds::all() {
+    for (_, file) in FILES.all() {
         if let Some(file) = file.filter(|file| file.is_unused_listener()) {
             deactivate(&file).set_backlog(file.backlog());
         }
@@ -596,7 +597,7 @@ pub fn deactivate_unused_listeners() {
 
 /// Before a fork: the kernel's half of epoll sets is shared with the child.
 pub fn share_epoll_sets() {
-    fds::all().filter_map(|(_, file)| file?.set().cloned()).for_each(|set| set.share());
+    FILES.all().filter_map(|(_, file)| file?.set().cloned()).for_each(|set| set.share());
 }
 
 /// `file`, at `fd`, is the kernel's from now on. A listener stays in the table: its companion may be shared with a
@@ -604,7 +605,7 @@ pub fn share_epoll_sets() {
 pub fn leave_fd_to_kernel(fd: c_int, file: &Ref) {
     file.set_kernel_owned();
     if file.backlog() < 0 {
-        fds::clear_if(fd, file);
+        FILES.clear_if(fd, file);
     }
 }
 

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     config::{self, Config},
-    fds::{self, Ref},
     inside::Inside,
     kernel, memory, real,
+    stack::FILES,
 };
 use busypoll_policy::Protocol;
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
@@ -52,7 +52,7 @@ pub fn for_each_fd(mut what: impl FnMut(c_int)) {
 
 /// Enters the file at `fd`, if it is a socket that could be on the stack plane, with the reason why it is not.
 fn enter(fd: c_int, why: UnsupportedOption) {
-    if fds::get(fd).is_some() || memory::is_short() {
+    if FILES.get(fd).is_some() || memory::is_short() {
         return;
     }
     // SAFETY: open, as it was listed or received just now; a closed one is only an error.
@@ -90,7 +90,7 @@ fn enter(fd: c_int, why: UnsupportedOption) {
         file.set_backlog(0);
     }
     file.require(why);
-    fds::set(fd, Ref::new(file));
+    FILES.set(fd, FILES.hold(file));
 }
 
 /// Enters the sockets that `message`, just received, has brought.

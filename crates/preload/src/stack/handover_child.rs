@@ -10,10 +10,10 @@ use super::{
     host, libc_io, sockets,
 };
 use crate::{
-    fds::{self, Ref},
     inside::Inside,
     real,
     report::Once,
+    stack::{FILES, Ref},
 };
 use libc::c_int;
 use rustix::net::{
@@ -131,7 +131,7 @@ static LEFT: Once = Once::new();
 #[cold]
 pub fn hand_over_now(file: &File) {
     let Some(inherited) = file.inherited() else { return };
-    let mut all = fds::all();
+    let mut all = FILES.all();
     let is_it =
         |known: &Option<Ref>| known.as_ref().is_some_and(|known| std::ptr::eq(&**known, file));
     let fd = all.find_map(|(fd, known)| is_it(&known).then_some(fd));
@@ -163,11 +163,11 @@ pub fn hand_over_now(file: &File) {
 /// process that stay open, and of its parent's those at standard input, output and error, and those that a child has
 /// prepared for the new program.
 pub fn before_exec() {
-    if fds::end() == 0 {
+    if FILES.end() == 0 {
         return;
     }
     let Some(_inside) = Inside::enter() else { return };
-    for (fd, file) in fds::all() {
+    for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);
         match (file.inherited(), file.live()) {

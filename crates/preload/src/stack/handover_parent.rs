@@ -9,12 +9,11 @@ use super::{
     host, internal_fds, options,
 };
 use crate::{
-    config,
-    fds::{self, Ref},
-    handler_frames,
+    config, handler_frames,
     inside::ERESTARTSYS,
     real,
     report::Once,
+    stack::{FILES, Ref},
 };
 use busypoll_stack::{lease, repair, thread};
 use libc::c_int;
@@ -124,7 +123,7 @@ impl Forking {
             return;
         }
         let mut files = Vec::new();
-        for (_, file) in fds::all() {
+        for (_, file) in FILES.all() {
             if let Some(file) = file
                 && let Some(Live::Stream(stream)) = file.live()
                 && !file.is_kernel_owned()
@@ -332,7 +331,7 @@ pub fn hand_over_all() {
             let kept = file.kept_companion().map(AsRawFd::as_raw_fd);
             let is_it = |known: &Ref| std::ptr::eq::<File>(&**known, &*file);
             let fd = kept.or_else(|| {
-                fds::all().find_map(|(fd, known)| known.filter(|it| is_it(it)).map(|_| fd))
+                FILES.all().find_map(|(fd, known)| known.filter(|it| is_it(it)).map(|_| fd))
             });
             // A connection that cannot be handed over ends with this process.
             let _ = fd.map(|fd| hand_over(&file, fd));

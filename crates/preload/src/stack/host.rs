@@ -2,19 +2,18 @@
 //! it behind before any code of the program runs there.
 
 use super::{
+    exit,
     file::{self, File, lock},
     foreign, handover_child, handover_parent, internal_fds, route,
 };
 use crate::{
-    cancel,
     config::{self, Config},
-    errno, fatal_signals,
-    fds::{self, Ref},
-    handler_frames,
-    inside::{self, Inside, is_inside},
+    errno, fds, handler_frames,
+    inside::{self, Inside, cancel, is_inside},
     real,
     report::Once,
     signals, spin_policy,
+    stack::FILES,
 };
 use busypoll_policy::{Plane, Settings, mark};
 use busypoll_stack::{
@@ -155,7 +154,7 @@ fn make() -> io::Result<Made> {
         )),
     }
     })?;
-    fatal_signals::arm();
+    signals::fatal::arm(exit::close_all);
     Ok(Made { host, ledger, process: getpid() })
 }
 
@@ -179,7 +178,7 @@ struct ForkLocks {
     forking: handover_parent::Forking,
     channels: handover_child::Channels,
     slot: MutexGuard<'static, Slot>,
-    _spare: MutexGuard<'static, Vec<&'static fds::Cell>>,
+    _spare: MutexGuard<'static, Vec<&'static fds::Cell<File>>>,
     known: MutexGuard<'static, cancel::Threads>,
     stack: process::Fork,
     _last: MutexGuard<'static, route::LastRoute>,
@@ -194,7 +193,7 @@ impl ForkLocks {
             forking,
             channels: handover_child::Channels::take(),
             slot: lock(&HOST),
-            _spare: fds::spare(),
+            _spare: FILES.spare(),
             known: cancel::threads(),
             stack: process::before_fork(),
             _last: route::last_route(),
@@ -272,23 +271,24 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     let Some(mut held) = take_fork_locks() else { return };
     let channel = held.forking.child_end().map(|end| held.channels.add(end));
-    let ends: Vec<c_int> = fds::all()
+    let ends: Vec<c_int> = FILES
+        .all()
         .filter_map(|(fd, file)| (file.is_none() && held.channels.has(fd)).then_some(fd))
         .collect();
     let _inside = held.in_child();
     inside::forget_own_threads();
     let mut child_files = HashMap::new();
     let child_file = |file: &File| {
-        let child_file = Ref::new(file.for_child(channel.as_ref())?);
+        let child_file = FILES.hold(file.for_child(channel.as_ref())?);
         child_files.insert(file.memberships().id(), child_file.clone());
         Some(child_file)
     };
-    fds::replace_in_child(child_file, |internal| {
+    FILES.replace_in_child(child_file, |internal| {
         if !ends.contains(&internal) {
             close_internal(internal);
         }
     });
-    ends.into_iter().for_each(fds::set_internal);
+    ends.into_iter().for_each(|fd| FILES.set_internal(fd));
     child_files
         .values()
         .filter_map(|child_file| child_file.set())
@@ -334,7 +334,7 @@ pub fn forked_by<T: Copy + Default + PartialEq>(fork: impl FnOnce() -> T) -> T {
         // In the handler of a fault, whose thread may hold one of the locks: the child has only companions.
         let child = fork();
         if child == T::default() {
-            fds::clear_in_child(close_internal);
+            FILES.clear_in_child(close_internal);
         }
         return child;
     }

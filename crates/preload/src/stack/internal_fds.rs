@@ -7,9 +7,9 @@
 
 use super::{copy, wait};
 use crate::{
-    cancel, fds,
-    inside::{Inside, is_inside},
+    inside::{Inside, cancel, is_inside},
     kernel, real,
+    stack::FILES,
 };
 use libc::{c_int, c_long, c_void};
 use std::{
@@ -49,7 +49,7 @@ pub fn make_internal(fd: c_int) -> c_int {
         // SAFETY: not used elsewhere yet.
         unsafe { real::close(fd) };
     }
-    fds::set_internal(kept);
+    FILES.set_internal(kept);
     kept
 }
 

@@ -11,10 +11,10 @@ use super::{
 };
 use crate::{
     errno,
-    fds::{self, Ref},
     inside::Inside,
     real,
     report::{Once, OncePer},
+    stack::{FILES, Ref},
 };
 use libc::{FILE, c_char, c_int, c_long, c_void, sockaddr, socklen_t};
 use std::net::SocketAddr;
@@ -195,7 +195,7 @@ pub unsafe fn vdprintf_chk(
 
 /// dprintf(3) writes to `fd`.
 pub fn before_dprintf(fd: c_int) {
-    if let Some(file) = fds::get(fd) {
+    if let Some(file) = FILES.get(fd) {
         leave_to_kernel(&file, fd, DPRINTF);
     }
 }
@@ -205,12 +205,12 @@ pub fn before_dprintf(fd: c_int) {
 /// # Safety
 /// `request` is null or valid.
 unsafe fn before_request(request: *const c_void, offset: usize, how: UnsupportedOption) {
-    if fds::end() == 0 || request.is_null() {
+    if FILES.end() == 0 || request.is_null() {
         return;
     }
     // SAFETY: the caller's contract.
     let fd = unsafe { request.byte_add(offset).cast::<c_int>().read_unaligned() };
-    if let Some(file) = fds::get(fd) {
+    if let Some(file) = FILES.get(fd) {
         leave_to_kernel(&file, fd, how);
     }
 }
@@ -266,7 +266,7 @@ pub unsafe fn lio_listio(
 pub unsafe fn before_io_submit(count: c_long, requests: *const *mut c_void) {
     /// Of `aio_fildes` in `struct iocb` (include/uapi/linux/aio_abi.h).
     const DESCRIPTOR: usize = 20;
-    if fds::end() == 0 {
+    if FILES.end() == 0 {
         return;
     }
     for at in 0..usize::try_from(count).unwrap_or(0) {

@@ -65,7 +65,7 @@ pub use descriptors::{
     fcntl_other, ioctl, sockatmark,
 };
 pub use exit::{close_all, daemon, exit};
-pub use file::File;
+pub use file::{FILES, File, Ref};
 pub use foreign::{recvmmsg_other, recvmsg_other};
 pub use handover_child::before_exec;
 pub use host::{fork, forked_by, prepare, raw_fork};
@@ -87,7 +87,11 @@ pub use wait::{
     poll, poll_chk, ppoll, ppoll_chk, pselect, select,
 };
 
-use crate::{errno, fds::Ref, inside::Inside, real::Failed};
+use crate::{
+    errno,
+    inside::{ERESTARTSYS, Inside},
+    real::Failed,
+};
 use std::io;
 
 /// Enters with a file. `None`: the call is for the real function, as the library itself made it, or the socket has
@@ -105,6 +109,22 @@ fn enter(file: Ref) -> Option<(Inside, Ref)> {
         return None;
     }
     Some((inside, file))
+}
+
+/// A call that the library makes on a descriptor of the program, as the hook would serve it: by the socket of ours that
+/// is there now, anew when a signal has interrupted it and it restarts; otherwise by the kernel.
+fn dispatch<T: Failed + PartialEq>(
+    fd: libc::c_int,
+    ours: impl Fn(Ref) -> T,
+    by_kernel: impl FnOnce() -> T,
+) -> T {
+    while let Some(file) = FILES.get(fd) {
+        let result = ours(file);
+        if result != T::FAILED || errno::get() != ERESTARTSYS {
+            return result;
+        }
+    }
+    by_kernel()
 }
 
 /// Returns as a C function does, with `errno`.

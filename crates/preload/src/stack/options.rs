@@ -7,7 +7,7 @@ use super::{
     groups,
     unsupported_options::{self, TX_TIMESTAMPS},
 };
-use crate::{fds::Ref, inside::Inside, real};
+use crate::{inside::Inside, real, stack::Ref};
 use busypoll_stack::{Owner, TcpInfo, TcpStream, options as known};
 use libc::{IPPROTO_TCP, TCP_CONGESTION, c_int, c_void, socklen_t};
 use std::{io, mem::MaybeUninit, ptr, sync::atomic::Ordering, time::Duration};

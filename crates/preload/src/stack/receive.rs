@@ -8,9 +8,9 @@ use super::{
     wait,
 };
 use crate::{
-    fds::Ref,
     inside::{ERESTARTSYS, Inside},
     real,
+    stack::Ref,
 };
 use busypoll_policy::Protocol;
 use libc::{c_int, c_void, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};

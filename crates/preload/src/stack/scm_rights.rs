@@ -3,7 +3,7 @@
 //! over to the kernel first; if that fails, it is not passed.
 
 use super::{answer, enter, error, file::Live, foreign, handover_parent, host, iovec};
-use crate::{fds, inside::is_inside, real, report::Once};
+use crate::{inside::is_inside, real, report::Once, stack::FILES};
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
 
 static REPORTED: Once = Once::new();
@@ -27,7 +27,7 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
 
 /// Whether the file at `fd` can be passed to another process; hands a connection over to the kernel.
 fn may_pass(fd: c_int) -> bool {
-    let Some((_inside, file)) = fds::get(fd).and_then(enter) else { return true };
+    let Some((_inside, file)) = FILES.get(fd).and_then(enter) else { return true };
     if !matches!(file.live(), Some(Live::Stream(_))) {
         return true;
     }
@@ -43,7 +43,7 @@ fn may_pass(fd: c_int) -> bool {
 /// `message` is null or valid for sendmsg(2).
 unsafe fn is_refused(message: *const msghdr) -> bool {
     // SAFETY: the caller's contract.
-    fds::end() > 0
+    FILES.end() > 0
         && !is_inside()
         && unsafe { message.as_ref().is_some_and(|it| passes_connection(it)) }
 }

@@ -1,11 +1,11 @@
 //! Sending, by all the C functions for it.
 
 use super::{
-    address, answer, answer_or, bind_free_port, cmsg, code, enter, error,
+    address, answer, answer_or, bind_free_port, cmsg, code, dispatch, enter, error,
     file::{File, Live, leave_fd_to_kernel},
     iovec, route, sockets, unsupported_options,
 };
-use crate::{fds::Ref, inside::Inside, real, table::exported as hook};
+use crate::{inside::Inside, real, stack::Ref};
 use busypoll_policy::Protocol;
 use busypoll_stack::{Outgoing, SendFlags, TcpStream, UdpSocket};
 use libc::{c_int, c_void, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
@@ -234,7 +234,13 @@ pub unsafe fn sendto(
         let flags = flags & !libc::MSG_FASTOPEN;
         // SAFETY: the caller's contract.
         return unsafe {
-            to.connect(file, fd, || hook::sendto(fd, buf, len, flags, addr, addr_len))
+            to.connect(file, fd, || {
+                dispatch(
+                    fd,
+                    |file| sendto(file, fd, buf, len, flags, addr, addr_len),
+                    || real::sendto(fd, buf, len, flags, addr, addr_len),
+                )
+            })
         };
     }
     // SAFETY: the caller's contract.
@@ -307,7 +313,15 @@ pub unsafe fn sendmsg(file: Ref, fd: c_int, message: *const msghdr, flags: c_int
             Destination { address: header.msg_name.cast_const().cast(), len: header.msg_namelen };
         let flags = flags & !libc::MSG_FASTOPEN;
         // SAFETY: the caller's contract.
-        return unsafe { to.connect(file, fd, || hook::sendmsg(fd, message, flags)) };
+        return unsafe {
+            to.connect(file, fd, || {
+                dispatch(
+                    fd,
+                    |file| sendmsg(file, fd, message, flags),
+                    || real::sendmsg(fd, message, flags),
+                )
+            })
+        };
     }
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::sendmsg(fd, message, flags) };

@@ -7,10 +7,10 @@ use super::{
 };
 use crate::{
     config, errno,
-    fds::{self, Ref},
     inside::{ERESTARTSYS, Inside, Restart, is_inside},
     is_too_early, kernel, real,
     report::Once,
+    stack::{FILES, Ref},
 };
 use busypoll_policy::Protocol;
 use busypoll_stack::{SteeredPort, TcpStream, inet::tcp::ListenOptions};
@@ -74,7 +74,7 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         if protocol == libc::IPPROTO_MPTCP {
             file.require(unsupported_options::MPTCP);
         }
-        fds::set(fd, Ref::new(file));
+        FILES.set(fd, FILES.hold(file));
     }
     fd
 }

@@ -1,6 +1,6 @@
 //! stdio streams: fclose(3) closes the descriptor of a stream past our hooks, and that may be a socket of ours.
 
-use crate::{fds, inside::Inside, real};
+use crate::{inside::Inside, real, stack::FILES};
 use libc::{FILE, c_char, c_int};
 
 /// Closes the socket of ours that `stream` uses, if any: its number is about to be reused.
@@ -8,16 +8,16 @@ use libc::{FILE, c_char, c_int};
 /// # Safety
 /// `stream` is null or open.
 unsafe fn close_socket_of(stream: *mut FILE) {
-    if fds::end() == 0 || stream.is_null() {
+    if FILES.end() == 0 || stream.is_null() {
         return;
     }
     // SAFETY: open, by the caller's contract.
     let fd = unsafe { libc::fileno(stream) };
     // The file is removed here, and the number freed after that: no other thread can have it before.
-    if fds::get(fd).is_some()
+    if FILES.get(fd).is_some()
         && let Some(_inside) = Inside::enter()
     {
-        fds::clear(fd);
+        FILES.clear(fd);
     }
 }
 

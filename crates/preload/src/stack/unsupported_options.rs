@@ -8,9 +8,9 @@ use super::{
     host, route,
 };
 use crate::{
-    fds::{self, Ref},
     real,
     report::OncePer,
+    stack::{FILES, Ref},
 };
 use libc::c_int;
 use std::{fmt, net::SocketAddr};
@@ -163,7 +163,7 @@ fn connect_companion(file: &File, fd: c_int, peer: SocketAddr) {
 pub fn release_if_required(file: &Ref, fd: c_int) {
     if stays_with_kernel(file) {
         // It must not be activated in a child either.
-        fds::clear_if(fd, file);
+        FILES.clear_if(fd, file);
     }
 }
 

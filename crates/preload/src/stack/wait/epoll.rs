@@ -3,9 +3,9 @@
 use super::{Deadline, EpollSet, Memberships, kernel_waiters, set};
 use crate::{
     config, errno,
-    fds::{self, Ref},
     inside::{Inside, Restart},
     kernel, memory,
+    stack::{FILES, Ref},
     stack::{File, answer, error, host, internal_fds},
 };
 use busypoll_stack::{EpollParams, Source};
@@ -33,7 +33,7 @@ fn made(fd: c_int) -> c_int {
         && let Some(_inside) = Inside::enter()
         && !memory::is_short()
     {
-        fds::set(fd, Ref::new(File::of_set(EpollSet::new(host::settings(config)))));
+        FILES.set(fd, FILES.hold(File::of_set(EpollSet::new(host::settings(config)))));
     }
     fd
 }
@@ -62,7 +62,7 @@ pub unsafe fn epoll_ctl_other(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if fds::get(fd).is_none_or(|file| !file.is_member()) {
+    if FILES.get(fd).is_none_or(|file| !file.is_member()) {
         // SAFETY: the caller's contract.
         return unsafe { kernel::epoll_ctl(epoll, operation, fd, event) };
     }
@@ -72,9 +72,9 @@ pub unsafe fn epoll_ctl_other(
         Some((config, inside)) => {
             let set = EpollSet::new(host::settings(config));
             set.has_kernel_members();
-            fds::set(epoll, Ref::new(File::of_set(set)));
+            FILES.set(epoll, FILES.hold(File::of_set(set)));
             drop(inside);
-            match fds::get(epoll) {
+            match FILES.get(epoll) {
                 // SAFETY: the caller's contract.
                 Some(file) => unsafe { epoll_ctl(file, epoll, operation, fd, event) },
                 // SAFETY: the caller's contract.
@@ -102,7 +102,7 @@ pub unsafe fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    let member = fds::get(fd).filter(|member| member.is_member());
+    let member = FILES.get(fd).filter(|member| member.is_member());
     // SAFETY: the caller's contract.
     let other = || unsafe { kernel::epoll_ctl(epoll, operation, fd, event) };
     let (Some(set), Some(member)) = (file.set(), member) else {

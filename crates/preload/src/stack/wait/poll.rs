@@ -3,9 +3,9 @@
 
 use super::Deadline;
 use crate::{
-    fds::{self, Ref},
     inside::{Inside, Restart},
     kernel, memory,
+    stack::{FILES, Ref},
     stack::{answer, error, internal_fds},
 };
 use busypoll_stack::{Entry, Events, Source, napi::KernelFds, poll_with_kernel_fds};
@@ -70,7 +70,7 @@ pub type Found = (usize, i16);
 
 /// Whether any of `fds` is ours. Costs one atomic load for each that is not, and nothing where no descriptor ever was.
 pub fn has_ours(mut fds: impl Iterator<Item = c_int>) -> bool {
-    fds::end() > 0 && fds.any(|fd| fd >= 0 && fds::get(fd).is_some())
+    FILES.end() > 0 && fds.any(|fd| fd >= 0 && FILES.get(fd).is_some())
 }
 
 impl MixedSet {
@@ -84,7 +84,7 @@ impl MixedSet {
         let mut mixed = take_spare();
         mixed.counts = counts;
         for (at, (fd, events)) in entries.enumerate() {
-            match fds::get(fd).and_then(|file| source_of(file, fd, events, waits)) {
+            match FILES.get(fd).and_then(|file| source_of(file, fd, events, waits)) {
                 Some((file, source)) => {
                     let events = Events(u32::from(events.cast_unsigned()));
                     mixed.micros = mixed.micros.max(busy_poll(&file));

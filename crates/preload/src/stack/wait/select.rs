@@ -6,9 +6,9 @@ use super::{
     poll::{MixedSet, SURELY_ALLOWED, has_ours},
 };
 use crate::{
-    fds,
     inside::Inside,
     kernel,
+    stack::FILES,
     stack::{answer, error},
 };
 use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
@@ -154,13 +154,13 @@ fn span(given: timeval) -> io::Result<Duration> {
 /// notice that the library's own descriptors, at high numbers, have enlarged that table.
 fn looked_at(count: c_int) -> c_int {
     let surely = SURELY_ALLOWED as c_int;
-    if count <= surely || fds::end() == 0 {
+    if count <= surely || FILES.end() == 0 {
         return count;
     }
     let Some(_inside) = Inside::enter() else { return count };
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let highest = numbers.filter(|fd| !fds::is_internal(*fd)).max().unwrap_or(0);
+    let highest = numbers.filter(|fd| !FILES.is_internal(*fd)).max().unwrap_or(0);
     count.min(surely.max(highest + 1))
 }
 

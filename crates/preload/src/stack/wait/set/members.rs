@@ -8,7 +8,8 @@ use super::{
     EpollSet,
 };
 use crate::{
-    fds, real,
+    real,
+    stack::FILES,
     stack::{checked, error, file::lock},
 };
 use busypoll_stack::{Events, Source};
@@ -265,7 +266,7 @@ impl EpollSet {
             .map(|(key, _)| *key)
             .collect();
         for (id, fd) in inactive {
-            let file = fds::get(fd).filter(|file| file.memberships().id() == id);
+            let file = FILES.get(fd).filter(|file| file.memberships().id() == id);
             if let Some(inner) = file.as_ref().and_then(|file| file.set()) {
                 inner.activate_members();
                 continue;

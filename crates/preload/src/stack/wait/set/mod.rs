@@ -16,8 +16,8 @@ use super::{
     nested_notify::NestedNotify,
 };
 use crate::{
-    fds::{self, Ref},
     real,
+    stack::{FILES, Ref},
     stack::{file::lock, internal_fds},
 };
 use busypoll_policy::{Plane, Settings};
@@ -205,7 +205,7 @@ impl EpollSet {
     fn hold_inherited(self: &Arc<EpollSet>) {
         if self.kernel.get().is_none() {
             let is_it = |file: &Ref| file.set().is_some_and(|set| Arc::ptr_eq(set, self));
-            let mut all = fds::all();
+            let mut all = FILES.all();
             let by = all.find_map(|(fd, file)| file.is_some_and(|file| is_it(&file)).then_some(fd));
             by.into_iter().for_each(|by| self.hold_kernel_fd(by));
         }

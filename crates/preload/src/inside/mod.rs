@@ -10,7 +10,9 @@
 //!
 //! Owns nothing but thread-local state and takes no lock, so a signal handler may use it.
 
-use crate::{cancel, errno, queued_signals};
+pub(crate) mod cancel;
+
+use crate::{errno, queued_signals};
 use busypoll_stack::{signal, thread};
 use rustix::fs::{Mode, OFlags, RawDir};
 use std::{

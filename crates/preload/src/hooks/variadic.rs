@@ -19,7 +19,7 @@ extern "C" fn absent() -> c_int {
 
 /// Returns the function to jump to.
 fn before(fd: c_int, function: &Slot) -> *const c_void {
-    if crate::fds::end() > 0 {
+    if stack::FILES.end() > 0 {
         panics::run(|| stack::before_dprintf(fd));
     }
     function.address().map_or(absent as *const c_void, <*mut c_void>::cast_const)

@@ -4,12 +4,14 @@
 //!
 //! Handlers that are installed by the system call itself, as the Go runtime does, are not seen.
 
+pub(crate) mod fatal;
+
 use crate::{
     config::{self, Config},
-    errno, fatal_signals,
+    errno,
     handler_frames::Frame,
     inside::{self, FAULTS},
-    kernel, queued_signals, real,
+    queued_signals, real, seccomp,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -122,7 +124,7 @@ pub(crate) fn any_bypasses_us() -> bool {
         };
         let ours = on_signal as *const () as usize;
         ![libc::SIG_DFL, libc::SIG_IGN, ours].contains(&action.sa_sigaction)
-            && !fatal_signals::is_default(&action)
+            && !fatal::is_default(&action)
     })
 }
 
@@ -139,7 +141,7 @@ pub(crate) unsafe fn sigaction(
         // SAFETY: as our caller says.
         return unsafe { real::sigaction(signal, new, old) };
     };
-    if kernel::is_confined() {
+    if seccomp::is_confined() {
         // SAFETY: the caller's contract. A handler that changes an action during this is rare, but a system call too
         // many kills a confined program.
         return unsafe { change(signal, slot, new, old) };
@@ -208,7 +210,7 @@ unsafe fn change(
             None => real::sigaction(signal, ptr::null(), &raw mut kernels),
             Some(action) if [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction) => {
                 let given = match action.sa_sigaction {
-                    libc::SIG_DFL => fatal_signals::default_of(signal),
+                    libc::SIG_DFL => fatal::default_of(signal),
                     _ => action,
                 };
                 let result = real::sigaction(signal, &raw const given, &raw mut kernels);
@@ -239,7 +241,7 @@ unsafe fn change(
         {
             if before.0 != 0 {
                 (kernels.sa_sigaction, kernels.sa_flags) = before;
-            } else if fatal_signals::is_default(&kernels) {
+            } else if fatal::is_default(&kernels) {
                 (kernels.sa_sigaction, kernels.sa_flags) = (libc::SIG_DFL, before.1);
                 libc::sigemptyset(&raw mut kernels.sa_mask);
             }
@@ -419,7 +421,7 @@ unsafe fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
     }
     if flags & libc::SA_RESETHAND != 0 {
         slot.handler.store(0, Ordering::Release);
-        let default = fatal_signals::default_of(signal);
+        let default = fatal::default_of(signal);
         // SAFETY: our own action: the default, as the kernel would have set it.
         unsafe { real::sigaction(signal, &raw const default, ptr::null_mut()) };
     }

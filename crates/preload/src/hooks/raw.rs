@@ -9,7 +9,7 @@
 use libc::{c_int, c_long, sigset_t};
 use std::{mem, ptr};
 
-use crate::table::exported as hook;
+use super as hook;
 use crate::{inside::is_inside, kernel, real, stack};
 
 /// A signal mask as the kernel takes it, laid out as the C library does.

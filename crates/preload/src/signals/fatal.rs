@@ -1,23 +1,19 @@
 //! Signals whose default action ends the process. The kernel ends the process at once and still delivers what its own
 //! sockets have queued; our sockets end with the process. So once the process has connections of ours, a handler stands
-//! in place of that default. It lets [`stack::close_all`] deliver, and then has the kernel carry out the default
+//! in place of that default. It delivers, and then has the kernel carry out the default
 //! action. The program sees the default, both in what sigaction(2) returns and in how it ends. execve(2) restores the
 //! default by itself.
 //!
 //! Signals of a fault are left out: memory may be broken then, and the guard resets the peers, as after SIGKILL.
 
+use super::SIGNALS;
 use crate::{
     handler_frames::Frame,
     inside::{self, FAULTS},
-    kernel, real,
-    signals::{self, SIGNALS},
-    stack,
+    real, seccomp,
 };
 use libc::{c_int, c_void, siginfo_t};
-use std::{
-    mem, ptr,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::{mem, ptr, sync::OnceLock};
 
 /// Signals below the real-time ones whose default action ends the process, without those of a fault; and SIGABRT, which
 /// abort(3) raises.
@@ -46,7 +42,8 @@ const REAL_TIME: c_int = 34;
 /// In seconds. If delivery hangs because of what the signal has interrupted, the process still ends after this time.
 const LIMIT: libc::time_t = 4;
 
-static ARMED: AtomicBool = AtomicBool::new(false);
+/// Delivers what the process has queued; set: the handlers are installed.
+static DELIVER: OnceLock<fn()> = OnceLock::new();
 
 fn ends(signal: c_int) -> bool {
     ENDS.contains(&signal) || (REAL_TIME..SIGNALS as c_int).contains(&signal)
@@ -61,7 +58,7 @@ pub(crate) fn is_default(action: &libc::sigaction) -> bool {
 pub(crate) fn default_of(signal: c_int) -> libc::sigaction {
     // SAFETY: plain data, all zero: the default.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
-    if ARMED.load(Ordering::Relaxed) && ends(signal) {
+    if DELIVER.get().is_some() && ends(signal) {
         action.sa_sigaction = on_end as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
         // SAFETY: a set of our own.
@@ -74,14 +71,14 @@ pub(crate) fn default_of(signal: c_int) -> libc::sigaction {
     action
 }
 
-/// From now on this process has connections to deliver. Not for the init process of a pid namespace, which no default
+/// From now on this process has connections, whose queued data `deliver` delivers. Not for the init process of a pid namespace, which no default
 /// action ends, nor for a confined program, which a further system call might kill.
-pub(crate) fn arm() {
+pub(crate) fn arm(deliver: fn()) {
     let first = std::process::id() == 1;
-    if first || kernel::is_confined() || ARMED.swap(true, Ordering::Relaxed) {
+    if first || seccomp::is_confined() || DELIVER.set(deliver).is_err() {
         return;
     }
-    let _lock = signals::lock_changes();
+    let _lock = super::lock_changes();
     for signal in (1..SIGNALS as c_int).filter(|signal| ends(*signal)) {
         // SAFETY: plain data, valid for writes.
         unsafe {
@@ -107,8 +104,8 @@ unsafe extern "C" fn on_end(signal: c_int, info: *mut siginfo_t, context: *mut c
     }
     limit();
     // A thread that aborts inside the library may hold locks that delivery needs.
-    if !inside {
-        Frame::new().run(|| inside::run_exclusively(stack::close_all));
+    if let Some(deliver) = DELIVER.get().filter(|_| !inside) {
+        Frame::new().run(|| inside::run_exclusively(deliver));
     }
     // SAFETY: plain system calls on data of our own. The signal is normally blocked while its handler runs; it ends the
     // process as soon as it is delivered.

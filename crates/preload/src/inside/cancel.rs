@@ -1,9 +1,10 @@
-//! pthread_cancel(3). A thread that is [`inside`](crate::inside) may hold locks and state that unwinding does not
+//! pthread_cancel(3). A thread that is [`inside`](super) may hold locks and state that unwinding does not
 //! release. So it is not cancelled there: its sleep in the stack is ended, and it is cancelled when it leaves.
 //!
 //! Costs one load as long as the process has cancelled no thread.
 
-use crate::{inside::Inside, real};
+use super::Inside;
+use crate::real;
 use busypoll_stack::signal::{self, CancelHandle};
 use libc::{c_int, clockid_t, pthread_t};
 use std::{
