@@ -65,6 +65,7 @@ const STANDINS: &[(&str, &str)] = &[
     ("$(pgrep feed-handler)", "$FEED"),
     ("--pid 1234", "--pid $FEED"),
     ("./", ""),
+    ("/tmp/", ""),
     ("taskset -c 2", "taskset -c 0"),
     ("--cpus 2,4", "--cpus 0,1"),
     ("--duration 2m --rounds 20", ""),
