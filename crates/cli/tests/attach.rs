@@ -323,6 +323,7 @@ fn the_json_report_has_what_the_table_has() {
     let pid = server.pid().to_string();
     let text = succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--json"]));
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json_schema::is_as_documented("attach", &report);
     assert_eq!(report["pid"], server.pid());
     let rows = report["rows"].as_array().unwrap();
     let row = |what: &str| rows.iter().find(|row| row["what"] == what).unwrap();

@@ -41,7 +41,9 @@ fn start(lab: &Lab) -> Running {
 
 fn rows(lab: &Lab) -> Vec<Value> {
     let listed = text(&run_on_host(&lab.server, &["ss", "--json"]));
-    listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let rows: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    rows.iter().for_each(|row| json_schema::is_as_documented("ss", row));
+    rows
 }
 
 fn at(rows: &[Value], local: &str) -> Value {
@@ -193,7 +195,8 @@ while True: udp.sendto(*udp.recvfrom(100))
     client.recv(&mut [0; 8]).unwrap();
     let info = |local: &str| {
         let listed = text(&run_on_host(&lab.server, &["ss", "--json", "-i"]));
-        let mut rows = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let rows = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut rows = rows.inspect(|row| json_schema::is_as_documented("ss", row));
         rows.find(|row| row["local"] == local).unwrap_or_default()["info"].clone()
     };
     let count = |info: &Value, names: &[&str]| -> u64 {

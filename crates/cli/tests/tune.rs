@@ -162,7 +162,10 @@ fn plan_apply_status_and_rollback_have_json() {
     needs_root!();
     let fixture = Fixture::new("json");
     let json = |arguments: &str| -> serde_json::Value {
-        serde_json::from_str(&fixture.output_of(arguments, 0)).unwrap()
+        let report = serde_json::from_str(&fixture.output_of(arguments, 0)).unwrap();
+        let command = arguments.split(' ').next().unwrap();
+        json_schema::is_as_documented(&format!("tune-{command}"), &report);
+        report
     };
     let plan = json("plan irq-suspend --dev IF --json");
     let lines = plan["lines"].as_array().unwrap();

@@ -27,6 +27,7 @@
 
 mod build;
 pub mod cli;
+mod date;
 mod explain;
 mod file;
 #[cfg(feature = "tables")]
@@ -43,6 +44,7 @@ pub mod text;
 pub mod units;
 
 pub use build::{BUILD, NOTE_OWNER, VERSION};
+pub use date::utc;
 pub use file::{FileError, Mistake};
 pub use launch::{Launch, Profile, mark};
 pub use matcher::{Match, Network, Ports, Protocol};

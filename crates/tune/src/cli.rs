@@ -4,10 +4,10 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use busypoll_linux::topology::CpuList;
-use busypoll_policy::{say, units};
+use busypoll_policy::{BUILD, say, units, utc};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
@@ -209,14 +209,16 @@ fn run(command: &TuneCommand, out: &mut Vec<u8>) -> Result<ExitCode> {
             let options = args.which.options();
             let devices = open(&options.devices)?;
             let plan = Plan::make(&mut Machine::open()?, &devices, &profile, &options)?;
-            show(&args.json, &plan, out, |out| text::plan(&plan, out))?;
+            show(&args.json, &Headed::new("tune-plan", &plan), out, |out| text::plan(&plan, out))?;
             Ok(ExitCode::SUCCESS)
         }
         TuneCommand::Apply(args) => run_apply(args, out),
         TuneCommand::Confirm => confirm(out),
         TuneCommand::Status(json) => {
             let status = Status::read(&mut Machine::open()?)?;
-            show(json, &status, out, |out| text::status(&status, out))?;
+            show(json, &Headed::new("tune-status", &status), out, |out| {
+                text::status(&status, out)
+            })?;
             if let (Some(last), false) = (&status.last, json.json) {
                 say(last);
             }
@@ -253,7 +255,7 @@ fn run_apply(args: &ApplyArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
         }
         applied = apply(&mut machine, journal, &request, &mut |_| ())?;
     }
-    show(&args.json, &applied, out, |out| {
+    show(&args.json, &Headed::new("tune-apply", &applied), out, |out| {
         text::applied(&applied, out)?;
         match args.confirm {
             Some(time) if applied.number.is_some() => writeln!(
@@ -343,6 +345,24 @@ fn write_below(
         writeln!(out, "left out: {key}: {why}").map_err(print)?;
     }
     Ok(())
+}
+
+/// A report with the fields that all of them begin with; docs/json/NAME.schema.json has the others.
+#[derive(Serialize)]
+struct Headed<'a, T> {
+    schema: &'static str,
+    schema_version: u32,
+    time: String,
+    commit: &'static str,
+    #[serde(flatten)]
+    report: &'a T,
+}
+
+impl<'a, T> Headed<'a, T> {
+    fn new(schema: &'static str, report: &'a T) -> Self {
+        let time = utc(SystemTime::now());
+        Self { schema, schema_version: 1, time, commit: BUILD, report }
+    }
 }
 
 fn show(

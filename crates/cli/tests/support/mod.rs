@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod faults;
+pub mod json_schema;
 pub mod lab_machine;
 pub mod shown;
 pub mod vm_machine;
