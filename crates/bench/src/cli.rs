@@ -10,17 +10,20 @@ use busypoll_policy::say;
 use clap::ValueEnum;
 
 use crate::arm::{self, ARMS, Arm, Mode, Protocol};
+use crate::chart;
+use crate::cpus::Cpus;
+use crate::data::{self, Report, Sweep};
 use crate::error::Error;
 use crate::interrupt::{self, SigintBlocked};
 use crate::remote::{self, Remote};
-use crate::run::{Bench, Cpus, Settings};
+use crate::run::{Bench, Settings};
 use crate::schedule::Budget;
 use crate::serve::Server;
-use crate::slot::Load;
-use crate::sweep::{self, Sweep};
+use crate::sweep;
 use crate::throughput::{self, Losses, Workload};
 use crate::units::{self, Size, UDP_MAX};
-use crate::{json, machine, report, stack, stages, table};
+use crate::workload::Load;
+use crate::{machine, stack, stages, summary};
 
 /// Measure what waiting for interrupts costs, and what polling the queue saves.
 ///
@@ -69,7 +72,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "QUESTION")]
     pub sweep: Option<Sweep>,
     /// Show where a UDP receive in the stack spends its time
-    #[arg(long, conflicts_with_all = ["sweep", "host", "svg", "rounds"])]
+    #[arg(long, conflicts_with_all = ["sweep", "host", "rounds"])]
     pub stages: bool,
     /// Measure against `busypoll serve` on another machine
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "sweep")]
@@ -83,7 +86,7 @@ pub struct BenchArgs {
     /// Write the report as JSON; `-` is standard output, which then contains only that
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write a chart [default with --sweep: busypoll-QUESTION.svg]
+    /// Write a chart, and further ones beside it [default with --sweep: busypoll-QUESTION.svg]
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -165,10 +168,7 @@ fn run_round_trips(
     let arms = choose_arms(args)?;
     let settings = settings(args, &arms)?;
     let cpus = Cpus::choose(args.cpus)?;
-    // Files that cannot be written are reported before the measurement.
-    for file in [json_file(args).cloned(), chart_file(args)].into_iter().flatten() {
-        json::check(&file)?;
-    }
+    check_files(args)?;
     if let Some(host) = &args.host {
         listen(interrupts)?;
         if let Some(dev) = &args.dev {
@@ -177,26 +177,35 @@ fn run_round_trips(
         let remote = Remote::connect(host)?;
         let host = args.dev.as_deref().map(|dev| stack::on_device(dev, cpus.client)).transpose()?;
         let settings = Settings { mtu: remote.mtu().unwrap_or(settings.mtu), ..settings };
-        return finish(args, &Bench::with_remote(cpus, remote, host), &arms, &settings, out);
+        let report = round_trips(&Bench::with_remote(cpus, remote, host), &arms, &settings)?;
+        return finish(args, &report, out);
     }
     // If this fails, the lab fails for each arm with the same reason.
     let _ = busypoll_lab::enter_user_namespace();
     listen(interrupts)?;
     let bench = Bench::new(cpus, &arms);
-    if args.stages {
-        let report = stages::run(&bench, &arms, &settings)?;
-        return write_report(args, &report, |width| report.render(width), out);
+    let report = if args.stages {
+        Report::Stages(stages::run(&bench, &arms, &settings)?)
+    } else if let Some(sweep) = args.sweep {
+        Report::Sweep(sweep::run(sweep, &bench, &arms, &settings)?)
+    } else {
+        round_trips(&bench, &arms, &settings)?
+    };
+    finish(args, &report, out)
+}
+
+fn round_trips(bench: &Bench, arms: &[Arm], settings: &Settings) -> Result<Report, Error> {
+    let outcome = bench.measure(arms, settings, "bench")?;
+    let machine = machine::describe(bench, settings);
+    Ok(Report::RoundTrips(summary::build(machine, settings, &outcome)))
+}
+
+/// Files that cannot be written are reported before the measurement.
+fn check_files(args: &BenchArgs) -> Result<(), Error> {
+    for file in [json_file(args).cloned(), chart_file(args)].into_iter().flatten() {
+        data::check(&file)?;
     }
-    if let Some(sweep) = args.sweep {
-        let report = sweep::run(sweep, &bench, &arms, &settings)?;
-        let svg = chart_file(args);
-        if let Some(svg) = &svg {
-            report.chart().write(svg)?;
-        }
-        let chart = svg.map_or(String::new(), |svg| format!("chart: {}\n", svg.display()));
-        return write_report(args, &report, |width| report.render(width) + &chart, out);
-    }
-    finish(args, &bench, &arms, &settings, out)
+    Ok(())
 }
 
 /// Refuses options that have no effect together with others. Options that exclude each other whatever their values
@@ -221,7 +230,6 @@ fn contradictions(args: &BenchArgs) -> Result<(), Error> {
             ("--host", args.host.is_some()),
             ("--gap", args.gap.is_some()),
             ("--size", args.size.is_some()),
-            ("--svg", args.svg.is_some()),
         ])
     {
         return refuse(&format!(
@@ -265,9 +273,7 @@ fn run_throughput(
         .map_err(|e| no_such_arm(args, e))?;
     let settings = settings(args, &lines.iter().map(|line| line.arm).collect::<Vec<_>>())?;
     let cpus = Cpus::choose(args.cpus)?;
-    if let Some(file) = json_file(args) {
-        json::check(file)?;
-    }
+    check_files(args)?;
     // If this fails, the lab fails for each arm with the same reason.
     let _ = busypoll_lab::enter_user_namespace();
     listen(interrupts)?;
@@ -281,23 +287,7 @@ fn run_throughput(
     )?;
     let machine = machine::describe(&Bench::new(cpus, &[]), &settings);
     let report = throughput::build(machine, args.workload, &outcome);
-    write_report(args, &report, |width| report.render(width), out)
-}
-
-/// Measures, writes the files, reports.
-fn finish(
-    args: &BenchArgs,
-    bench: &Bench,
-    arms: &[Arm],
-    settings: &Settings,
-    out: &mut impl Write,
-) -> Result<(), Error> {
-    let outcome = bench.measure(arms, settings, "bench")?;
-    let report = report::build(machine::describe(bench, settings), settings, &outcome);
-    if let Some(svg) = &args.svg {
-        table::chart(&report).write(svg)?;
-    }
-    write_report(args, &report, |width| table::render(&report, width), out)
+    finish(args, &Report::Throughput(report), out)
 }
 
 /// The chart's file; a sweep always has one.
@@ -315,22 +305,40 @@ fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Writes the report as JSON, if requested, and the text to `out`, unless the JSON goes there.
-fn write_report(
-    args: &BenchArgs,
-    report: &impl serde::Serialize,
-    text: impl FnOnce(Width) -> String,
-    out: &mut impl Write,
-) -> Result<(), Error> {
-    match &args.json {
-        Some(path) if is_standard_output(path) => {
-            return Ok(out.write_all(json::text(report)?.as_bytes())?);
-        }
-        Some(path) => json::write(path, report)?,
-        None => {}
+/// Writes the report as JSON, and the charts, if requested; and the text to `out`, unless the JSON goes there. What can
+/// be written is, before an error ends it.
+fn finish(args: &BenchArgs, report: &Report, out: &mut impl Write) -> Result<(), Error> {
+    let to_stdout = args.json.as_deref().is_some_and(is_standard_output);
+    let json = json_file(args).map_or(Ok(()), |path| data::write(path, report));
+    let charts = chart_file(args).map_or(Ok(String::new()), |path| write_charts(&path, report));
+    if to_stdout {
+        out.write_all(data::text(report)?.as_bytes())?;
+    } else {
+        let width = Width::of_stdout(args.wide);
+        let files = charts.as_deref().unwrap_or_default();
+        write!(out, "{}", width.wrap(report.render(width) + files))?;
     }
-    let width = Width::of_stdout(args.wide);
-    Ok(write!(out, "{}", width.wrap(text(width)))?)
+    json?;
+    charts?;
+    Ok(())
+}
+
+/// Writes the first chart to `path` and the others beside it; returns the lines that name the files.
+fn write_charts(path: &Path, report: &Report) -> Result<String, String> {
+    let charts = chart::of(report);
+    let Some((first, others)) = charts.split_first() else {
+        return Ok(format!("no chart in {}: no arm has a figure\n", path.display()));
+    };
+    data::write_text(path, &first.alone())?;
+    let mut lines = format!("chart: {}\n", path.display());
+    // Beside a pipe or a device there is no place for more.
+    for chart in others.iter().filter(|_| path.is_file()) {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let file = path.with_file_name(format!("{stem}-{}.svg", chart.word));
+        data::write_text(&file, &chart.alone())?;
+        lines += &format!("chart: {}\n", file.display());
+    }
+    Ok(lines)
 }
 
 /// If SIGINT is blocked, makes Ctrl-C end the measurement but not the report.
@@ -386,7 +394,7 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     // ever.
     let (gaps, late) = match args.sweep {
         Some(Sweep::Rate) => (sweep::longest_gap(), 0),
-        Some(Sweep::Coalesce) => (gap, sweep::RX_USECS),
+        Some(Sweep::Coalesce) => (gap, data::RX_USECS),
         _ => (gap, 0),
     };
     let busy_poll = match args.busy_poll {

@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::arm::{Arm, Mode, Plane, Protocol};
 use crate::demand::Usage;
-use crate::slot::Load;
 use crate::units::Size;
-use crate::workload::{Polling, Tally};
+use crate::workload::{Load, Polling, Tally};
 
 /// The counters at one moment.
 #[derive(Debug, Clone)]
@@ -158,7 +157,7 @@ impl Window {
 }
 
 /// The evidence of one arm, summed over its rounds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Packets that busy polling took from both hosts' devices.
     pub busy_poll_rx_packets: u64,
@@ -182,7 +181,7 @@ pub struct Evidence {
 }
 
 /// What the stack's sockets counted, both ends.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackEvidence {
     /// Packets found by a socket's own busy poll.
     pub hits: u64,
@@ -227,9 +226,9 @@ impl Evidence {
     }
 
     /// A short form for the table.
-    pub fn summary(&self, arm: &Arm, transactions: u64) -> String {
+    pub fn summary(&self, mode: Mode, transactions: u64) -> String {
         let mut words = Vec::new();
-        if arm.mode == Mode::BusyPoll || self.busy_polled_share > 0.01 {
+        if mode == Mode::BusyPoll || self.busy_polled_share > 0.01 {
             words.push(format!("busy-polled {:.0}%", self.busy_polled_share * 100.0));
         }
         let switches = self.voluntary_switches + self.involuntary_switches;

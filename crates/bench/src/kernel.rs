@@ -13,8 +13,8 @@ use socket2::SockRef;
 use crate::arm::{Arm, Mode, Protocol};
 use crate::clock::Clock;
 use crate::open;
-use crate::slot::{self, Announce, Load, Plan, Slot};
-use crate::workload::{self, Endpoint, GIVE_UP, Polling, RECEIVE_TIMEOUT};
+use crate::slot::{self, Announce, Plan, Slot};
+use crate::workload::{self, Endpoint, GIVE_UP, Load, Polling, RECEIVE_TIMEOUT};
 
 /// The server's port in a lab host.
 const PORT: u16 = 7000;

@@ -2,7 +2,7 @@
 //!
 //! An [arm](arm::Arm) is one way to carry a request and to wait for its response. Arms run in
 //! interleaved [rounds](schedule), each once per round in a [slot], on pinned CPUs, between two
-//! readings of the machine's own [counters](evidence). The [report] gives medians over rounds and
+//! readings of the machine's own [counters](evidence). The [report](summary) gives medians over rounds and
 //! paired ratios with confidence intervals, and calls an arm invalid if it did not do what its name says.
 //!
 //! A program can do what the command does:
@@ -28,27 +28,33 @@ pub mod bare;
 pub mod chart;
 pub mod cli;
 pub mod clock;
+pub mod cpus;
+pub mod data;
 pub mod demand;
 mod error;
 pub mod evidence;
 mod interrupt;
-pub mod json;
 pub mod kernel;
 pub mod limit;
 pub mod machine;
+mod notes;
 pub mod open;
+mod page;
 pub mod remote;
 pub mod report;
 pub mod run;
 pub mod schedule;
 pub mod serve;
 pub mod siblings;
+mod side_by_side;
 pub mod slot;
 pub mod stack;
 pub mod stages;
+pub mod stamps;
 pub mod stats;
+pub mod summary;
 pub mod sweep;
-pub mod table;
+pub mod text;
 pub mod throughput;
 pub mod units;
 pub mod workload;

@@ -4,10 +4,10 @@ use std::fs;
 
 use busypoll_linux::topology;
 
-use crate::json::Machine;
+use crate::data::Machine;
 use crate::run::{Bench, Settings};
 use crate::siblings::OneCore;
-use crate::slot::Load;
+use crate::workload::Load;
 
 /// Describes this machine and the run's settings.
 pub fn describe(bench: &Bench, settings: &Settings) -> Machine {

@@ -10,21 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde::Serialize;
 
 use crate::arm::{Arm, Nic, Plane, Protocol};
+use crate::data::Weight;
 use crate::slot::{self, Announce, Plan, Slot};
 use crate::workload::{Endpoint, Polling, TRIES};
-
-/// Bytes per idle object: a connection, which has both ends in this process, or a socket.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Weight {
-    /// Growth of this process's resident memory; null if the kernel does not report it.
-    pub process: Option<f64>,
-    /// Growth of the kernel's objects, including those of other programs meanwhile; null without root, which
-    /// reading them needs.
-    pub kernel: Option<f64>,
-}
 
 /// Runs an arm once with this many connections or sockets open at the server and at the client. `serve` and
 /// `connect` are as for [`slot::run`], and open theirs by [`OpeningEnd::open`].

@@ -13,7 +13,7 @@ use socket2::{SockRef, TcpKeepalive};
 use crate::arm::{Arm, Mode, Plane, Protocol};
 use crate::demand::Usage;
 use crate::evidence::Window;
-use crate::slot::Plan;
+use crate::units::Size;
 use crate::workload::Polling;
 
 /// The port of `busypoll serve`: TCP for control, UDP for datagrams; TCP data on the next port.
@@ -252,14 +252,14 @@ impl Remote {
     ///
     /// # Errors
     /// One line.
-    pub fn start(&self, arm: &Arm, plan: &Plan<'_>) -> Result<SocketAddr, String> {
+    pub fn start(&self, arm: &Arm, size: Size, busy_poll: Duration) -> Result<SocketAddr, String> {
         let job = Job {
             plane: arm.plane,
             protocol: arm.protocol,
             mode: arm.mode,
-            busy_poll_us: plan.busy_poll.as_micros() as u64,
-            request_bytes: plan.size.request,
-            response_bytes: plan.size.response,
+            busy_poll_us: busy_poll.as_micros() as u64,
+            request_bytes: size.request,
+            response_bytes: size.response,
         };
         match self.ask(&Ask::Start(job))? {
             Reply::Ready(address) => Ok(address),

@@ -1,339 +1,97 @@
-//! Turns measurements into a report: figures, ratios, the verdict on each arm.
+//! The options of `busypoll report`, and its main function.
 
-use crate::arm::{ARMS, Arm, Mode, Nic, Plane, Protocol};
-use crate::demand::{self, Usage};
-use crate::evidence::{self, Evidence, Packets};
-use crate::json::{ArmReport, Comparison, Limit, Machine, Report, SkippedReport};
-use crate::limit;
-use crate::run::{ArmRun, Outcome, Settings};
-use crate::slot::Slot;
-use crate::stack;
-use crate::stats::{self, RttUs};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
-/// Summarises a run. The caller fills in `machine` except for what the run itself found out.
-pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> Report {
-    let idle = outcome.idle;
-    machine.idle_cpu_share = idle.idle_share();
-    machine.rounds = outcome.stopped_after.unwrap_or(machine.rounds);
-    let mut arms: Vec<ArmReport> =
-        outcome.arms.iter().map(|run| arm_report(run, settings, idle)).collect();
-    arms.sort_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50));
-    let comparisons = comparisons(outcome, &arms);
-    let skipped = outcome.skipped.iter();
-    let skipped =
-        skipped.map(|s| SkippedReport { name: s.name.to_owned(), reason: s.reason.clone() });
-    machine.one_core = outcome.one_core;
-    let limit: Vec<f64> = limit_medians(outcome).into_iter().flatten().collect();
-    let limit = (!limit.is_empty()).then(|| stats::median(&limit));
-    Report {
-        machine,
-        limit: Limit { shared_memory_rtt_us: limit },
-        arms,
-        skipped: skipped.collect(),
-        comparisons,
+use busypoll_policy::fit::Width;
+
+use crate::data::{self, Report};
+use crate::error::Error;
+use crate::page;
+use crate::side_by_side::{self, SideBySide};
+use crate::text::side_by_side as table;
+
+/// Show runs that `busypoll bench --json FILE` wrote, as text or as a page of HTML.
+///
+/// Several are put side by side, where they measured the same: from several adapters or machines, from before and after a
+/// change. The page is one file that needs no network: the sentence, charts, tables with intervals, the evidence, the
+/// machine, and how it was measured.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:
+  busypoll bench --json run.json
+  busypoll report run.json --html run.html
+  busypoll report before.json after.json --html change.html")]
+pub struct ReportArgs {
+    /// Files that `busypoll bench --json FILE` wrote
+    #[arg(value_name = "RUN.json", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// Write a page of HTML; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Show all columns, also where the terminal is narrower than they are
+    #[arg(long, conflicts_with = "html")]
+    pub wide: bool,
+}
+
+/// More would make no page that a person reads.
+const MOST: usize = 64;
+
+/// Reads the runs and shows them.
+///
+/// # Errors
+/// One line that names the file which is no report, or cannot be written.
+pub fn run_report(args: &ReportArgs, out: &mut impl Write) -> Result<(), Error> {
+    if args.runs.len() > MOST {
+        return Err(Error(format!("{} runs: at most {MOST} fit on a page", args.runs.len())));
     }
-}
-
-/// Summarises one arm over all its rounds.
-pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
-    let arm = &run.arm;
-    let slots = || run.slots.iter().flatten();
-    let mut evidence = Evidence::default();
-    let mut usage = Usage::default();
-    let mut transactions = 0;
-    for slot in slots() {
-        evidence.add(arm, &slot.window, slot.tally, slot.polling);
-        usage.add(slot.window.cpu);
-        transactions += slot.tally.transactions;
-    }
-    let size = settings.size.carried_by(arm.protocol);
-    let mtu = match arm.nic {
-        Nic::Cable => stack::cable_mtu(size),
-        _ => settings.mtu,
-    };
-    evidence.finish(settings.load, transactions, Packets::of(size, arm.protocol, mtu));
-    let rates: Vec<f64> = slots()
-        .map(|s| s.tally.transactions as f64 / s.window.elapsed.as_secs_f64().max(1e-9))
-        .collect();
-    let reason = evidence::objection(arm, settings.load, transactions, &evidence);
-    ArmReport {
-        name: arm.name.to_owned(),
-        plane: arm.plane,
-        nic: arm.nic,
-        protocol: arm.protocol,
-        mode: arm.mode,
-        placement: arm.placement,
-        request_bytes: size.request,
-        response_bytes: size.response,
-        transactions,
-        rtt_us: RttUs::over_rounds(slots().map(|s| &s.rtts)),
-        p50_ci95: stats::ci95_of_median(&slots().map(p50).collect::<Vec<_>>()),
-        transactions_per_second: stats::median(&rates),
-        service_demand_us: demand::service_demand_us(usage, idle, transactions),
-        evidence_summary: evidence.summary(arm, transactions),
-        evidence,
-        valid: reason.is_none(),
-        reason,
-    }
-}
-
-fn p50(slot: &Slot) -> f64 {
-    stats::quantile_us(&slot.rtts, 0.5)
-}
-
-/// The medians of an arm's rounds; none for a missing round.
-pub(crate) fn medians(run: &ArmRun) -> Vec<Option<f64>> {
-    run.slots.iter().map(|slot| slot.as_ref().map(p50)).collect()
-}
-
-fn limit_medians(outcome: &Outcome) -> Vec<Option<f64>> {
-    outcome.limit.iter().map(|r| Some(stats::quantile_us(r.as_ref()?, 0.5))).collect()
-}
-
-/// The best valid blocking arm of a protocol: the baseline of all others.
-pub fn best_blocking(arms: &[ArmReport], protocol: Protocol) -> Option<&ArmReport> {
-    arms.iter()
-        .filter(|a| a.plane == Plane::Kernel && a.mode == Mode::Blocking)
-        .filter(|a| a.valid && a.protocol == protocol)
-        .min_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50))
-}
-
-/// The arms that an arm is compared with besides the best blocking one: its own limit, and its
-/// counterpart in the kernel with the same placement.
-fn yardsticks(arm: &Arm) -> Vec<&'static str> {
-    let counterpart = |a: &Arm| match (arm.mode, a.plane) {
-        (Mode::BusyPoll, Plane::Bare) => a.nic == arm.nic,
-        (Mode::BusyPoll, Plane::Kernel) => a.mode == Mode::BusyPoll,
-        (Mode::Interrupt, Plane::Kernel) => a.is_baseline() && a.placement == arm.placement,
-        _ => false,
-    };
-    if arm.plane != Plane::Stack {
-        return Vec::new();
-    }
-    // The bare echo is the limit of any protocol on its NIC.
-    let comparable = |a: &Arm| a.plane == Plane::Bare || a.protocol == arm.protocol;
-    let same = ARMS.iter().filter(|a| comparable(a) && counterpart(a)).map(|a| a.name);
-    let memory = (arm.mode == Mode::BusyPoll).then_some(limit::NAME);
-    same.chain(memory).collect()
-}
-
-fn comparisons(outcome: &Outcome, arms: &[ArmReport]) -> Vec<Comparison> {
-    // Only valid arms: a ratio with an arm that did something else is meaningless.
-    let medians_of = |name: &str| -> Option<Vec<Option<f64>>> {
-        if name == limit::NAME {
-            return Some(limit_medians(outcome));
+    let names = names(&args.runs);
+    let reports = args.runs.iter().map(|path| data::read(path));
+    let reports: Vec<Report> = reports.collect::<Result<_, _>>()?;
+    let runs: Vec<(String, Report)> = names.into_iter().zip(reports).collect();
+    match &args.html {
+        Some(path) if path.as_os_str() == "-" => out.write_all(page::page(&runs).as_bytes())?,
+        Some(path) => {
+            data::write_text(path, &page::page(&runs))?;
+            writeln!(out, "page: {}", path.display())?;
         }
-        arms.iter().find(|a| a.name == name && a.valid)?;
-        let run = outcome.arms.iter().find(|run| run.arm.name == name)?;
-        Some(medians(run))
-    };
-    let compare = |arm: &str, baseline: &str| -> Option<Comparison> {
-        let r = stats::ratio_of_rounds(&medians_of(arm)?, &medians_of(baseline)?)?;
-        let (arm, baseline) = (arm.to_owned(), baseline.to_owned());
-        Some(Comparison { arm, baseline, p50_ratio: r.ratio, ci95: r.ci95 })
-    };
-    let mut all = Vec::new();
-    for report in arms {
-        if let Some(best) = best_blocking(arms, report.protocol)
-            && best.name != report.name
-        {
-            all.extend(compare(&report.name, &best.name));
+        None => {
+            let width = Width::of_stdout(args.wide);
+            write!(out, "{}", width.wrap(text(&runs, width)))?;
         }
     }
-    for run in &outcome.arms {
-        for yardstick in yardsticks(&run.arm) {
-            if !all.iter().any(|c| c.arm == run.arm.name && c.baseline == yardstick) {
-                all.extend(compare(run.arm.name, yardstick));
-            }
-        }
+    Ok(out.flush()?)
+}
+
+fn text(runs: &[(String, Report)], width: Width) -> String {
+    if let [(_, report)] = runs {
+        return report.render(width);
     }
-    all
+    let both: Vec<SideBySide> = side_by_side::of(runs);
+    let all = runs.iter().map(|(name, report)| format!("== {name}\n{}\n", report.render(width)));
+    all.chain(both.iter().map(|both| table::text(both, width))).collect()
+}
+
+/// The files' names without folder and ending, unless two are the same.
+fn names(paths: &[PathBuf]) -> Vec<String> {
+    let short =
+        |path: &Path| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let all: Vec<String> = paths.iter().map(|path| short(path)).collect();
+    let each = paths.iter().zip(&all);
+    each.map(|(path, name)| match all.iter().filter(|other| *other == name).count() {
+        1 => name.clone(),
+        _ => path.display().to_string(),
+    })
+    .collect()
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use crate::arm::{Nic, Placement};
-    use crate::siblings::OneCore;
-    use crate::workload::{Polling, Tally};
-    use std::time::Duration;
-
-    pub(crate) fn machine() -> Machine {
-        Machine {
-            busypoll: "0.1.0".into(),
-            kernel: "6.18.0".into(),
-            cpu_model: "Test CPU".into(),
-            cpus_online: 2,
-            virtual_machine: true,
-            client_cpu: 0,
-            server: None,
-            server_cpu: Some(1),
-            share_core: false,
-            one_core: OneCore::default(),
-            clock_overhead_ns: 9.7,
-            idle_cpu_share: Some(0.996),
-            rounds: 8,
-            duration_s: 40.0,
-            gap_us: 0.0,
-            busy_poll_us: 50.0,
-        }
-    }
-
-    /// A report with an example of everything.
-    pub(crate) fn sample() -> Report {
-        let arm = |name: &str, mode, placement, p50: f64, demand, valid: bool| ArmReport {
-            name: name.into(),
-            plane: Plane::Kernel,
-            nic: Nic::Veth,
-            protocol: Protocol::Udp,
-            mode,
-            placement,
-            request_bytes: 1,
-            response_bytes: 1,
-            transactions: 100_000,
-            rtt_us: RttUs {
-                min: p50 * 0.9,
-                p50,
-                p90: Some(p50 * 1.1),
-                p99: Some(p50 * 1.5),
-                p99_9: Some(p50 * 3.0),
-                p99_99: Some(p50 * 10.0),
-                max: p50 * 100.0,
-                mean: p50 * 1.02,
-            },
-            p50_ci95: Some([p50 * 0.97, p50 * 1.03]),
-            transactions_per_second: 1e6 / p50,
-            service_demand_us: Some(demand),
-            evidence: Evidence::default(),
-            valid,
-            reason: (!valid).then(|| "did not busy poll: it slept".to_owned()),
-            evidence_summary: "0 switches, 0.01 irqs".into(),
-        };
-        use {Mode::*, Placement::*};
-        Report {
-            machine: machine(),
-            limit: Limit { shared_memory_rtt_us: Some(0.098) },
-            arms: vec![
-                arm("kernel-udp-busy-poll", BusyPoll, SeparateCpus, 7.2, 14.4, true),
-                arm("kernel-udp-blocking-same-cpu", Blocking, SameCpu, 12.0, 12.1, true),
-                arm("kernel-udp-blocking", Blocking, SeparateCpus, 40.0, 30.0, true),
-                arm("kernel-tcp-busy-poll", BusyPoll, SeparateCpus, 41.0, 31.0, false),
-            ],
-            skipped: vec![SkippedReport {
-                name: "bare-xdp-spin".into(),
-                reason: "needs CAP_NET_RAW: run as root".into(),
-            }],
-            comparisons: vec![
-                Comparison {
-                    arm: "kernel-udp-busy-poll".into(),
-                    baseline: "kernel-udp-blocking-same-cpu".into(),
-                    p50_ratio: 0.6,
-                    ci95: Some([0.55, 0.65]),
-                },
-                Comparison {
-                    arm: "kernel-udp-blocking".into(),
-                    baseline: "kernel-udp-blocking-same-cpu".into(),
-                    p50_ratio: 3.33,
-                    ci95: Some([3.2, 3.5]),
-                },
-                Comparison {
-                    arm: "kernel-udp-busy-poll".into(),
-                    baseline: "shared-memory".into(),
-                    p50_ratio: 73.5,
-                    ci95: None,
-                },
-            ],
-        }
-    }
-
-    fn run(name: &str, p50s_us: &[u64], polled: bool) -> ArmRun {
-        let arm = *ARMS.iter().find(|a| a.name == name).expect("in the table");
-        let slots = p50s_us.iter().map(|us| {
-            let mut rtts = stats::histogram();
-            rtts.saturating_record_n(us * 1000, 1000);
-            Some(Slot {
-                rtts,
-                tally: Tally { transactions: 1000, lost: 0 },
-                window: evidence::Window {
-                    elapsed: Duration::from_micros(us * 1000),
-                    cpu: Usage {
-                        used: Duration::from_micros(us * 2000),
-                        capacity: Duration::from_micros(us * 2000),
-                    },
-                    busy_poll_rx: if polled { 2000 } else { 0 },
-                    ..evidence::Window::default()
-                },
-                polling: Polling { napi_id: 8200, ..Polling::default() },
-                weight: None,
-            })
-        });
-        ArmRun { arm, slots: slots.collect() }
-    }
-
-    fn settings() -> Settings {
-        Settings { rounds: 3, duration: Duration::from_secs(1), ..Settings::default() }
-    }
 
     #[test]
-    fn arms_are_sorted_and_compared_with_the_best_blocking_one() {
-        let outcome = Outcome {
-            arms: vec![
-                run("kernel-udp-blocking", &[40, 41, 39], false),
-                run("kernel-udp-blocking-same-cpu", &[12, 20, 10], false),
-                run("kernel-udp-busy-poll", &[6, 10, 5], true),
-                run("kernel-tcp-busy-poll", &[8, 8, 8], true),
-            ],
-            ..Outcome::default()
-        };
-        let report = build(machine(), &settings(), &outcome);
-        let names: Vec<&str> = report.arms.iter().map(|a| a.name.as_str()).collect();
-        assert_eq!(
-            names,
-            [
-                "kernel-udp-busy-poll",
-                "kernel-tcp-busy-poll",
-                "kernel-udp-blocking-same-cpu",
-                "kernel-udp-blocking"
-            ]
-        );
-        // No TCP baseline ran, so the TCP arm has no ratio.
-        assert_eq!(report.comparisons.len(), 2);
-        let first = &report.comparisons[0];
-        assert_eq!(first.baseline, "kernel-udp-blocking-same-cpu");
-        assert!((first.p50_ratio - 0.5).abs() < 0.002, "{first:?}");
-        let busy = &report.arms[0];
-        assert_eq!(busy.transactions, 3000);
-        let [low, high] = busy.p50_ci95.expect("of three rounds");
-        assert!((4.9..busy.rtt_us.p50).contains(&low) && high > busy.rtt_us.p50, "{busy:?}");
-        assert!((busy.service_demand_us.unwrap_or(0.0) - 14.0).abs() < 0.1, "{busy:?}");
-    }
-
-    #[test]
-    fn an_invalid_arm_is_neither_baseline_nor_compared() {
-        let outcome = Outcome {
-            arms: vec![
-                run("kernel-udp-blocking", &[40, 41, 39], false),
-                // Polled although it should sleep.
-                run("kernel-udp-blocking-same-cpu", &[5, 5, 5], true),
-                // Slept although it should poll.
-                run("kernel-udp-busy-poll", &[38, 38, 38], false),
-            ],
-            ..Outcome::default()
-        };
-        let report = build(machine(), &settings(), &outcome);
-        assert_eq!(report.arms.iter().filter(|a| !a.valid).count(), 2);
-        assert_eq!(report.comparisons, []);
-    }
-
-    #[test]
-    fn a_failed_round_is_left_out_of_the_pairs() {
-        let mut broken = run("kernel-udp-spin", &[10, 20, 10], false);
-        broken.slots[1] = None;
-        let outcome = Outcome {
-            arms: vec![run("kernel-udp-blocking", &[20, 20, 20], false), broken],
-            ..Outcome::default()
-        };
-        let report = build(machine(), &settings(), &outcome);
-        assert!((report.comparisons[0].p50_ratio - 0.5).abs() < 0.002);
+    fn runs_are_named_after_their_files() {
+        let of = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        assert_eq!(of(&["a/before.json", "b/after.json"]), ["before", "after"]);
+        assert_eq!(of(&["a/run.json", "b/run.json", "c.json"]), ["a/run.json", "b/run.json", "c"]);
     }
 }

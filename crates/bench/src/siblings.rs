@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
 use busypoll_linux::topology;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::arm::Placement;
 use crate::clock::Clock;
-use crate::run::Cpus;
+use crate::cpus::Cpus;
 use crate::stats;
 
 /// If two CPUs share a core, computing at the same time takes longer by at least this factor.
@@ -25,7 +25,7 @@ const SLOWER: f64 = 1.25;
 const ENOUGH: usize = 3;
 
 /// The number of measurements in which the two CPUs shared a core.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneCore {
     /// Measurements in which this was tested: those with a CPU for each end, unless these are known siblings.
     pub measured: usize,
@@ -86,7 +86,7 @@ impl OneCore {
             }
         };
         (shared > 0).then(|| {
-            format!("note: in {shared} of {measured} measurements the host ran both CPUs on one core: {count}{advice}")
+            format!("in {shared} of {measured} measurements the host ran both CPUs on one core: {count}{advice}")
         })
     }
 }

@@ -14,27 +14,12 @@ use busypoll_stack::nic::Coalesce;
 
 use crate::arm::Arm;
 use crate::clock::Clock;
+use crate::data::Weight;
 use crate::evidence::{Watch, Window};
-use crate::open::Weight;
 use crate::remote::Remote;
 use crate::stats::{self, Rtts};
 use crate::units::Size;
-use crate::workload::{self, Client, Endpoint, Polling, Stage, Tally};
-
-/// The pacing of requests.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Load {
-    /// The next request waits for the last answer, and for the gap since the last request.
-    Closed {
-        /// Zero = flat out.
-        gap: Duration,
-    },
-    /// This many requests per second, whether or not answers come.
-    Open {
-        /// Requests per second.
-        rate: f64,
-    },
-}
+use crate::workload::{self, Client, Endpoint, Load, Polling, Stage, Tally};
 
 /// An arm's environment and duration.
 #[derive(Clone, Copy)]
@@ -166,7 +151,7 @@ pub fn run_remote<C: Endpoint>(
     remote: &Remote,
     connect: impl FnOnce(SocketAddr) -> Result<C, String>,
 ) -> Result<Slot, String> {
-    let address = remote.start(arm, plan)?;
+    let address = remote.start(arm, plan.size, plan.busy_poll)?;
     let _pinned = topology::pin(plan.client_cpu).map_err(|e| e.to_string())?;
     let client = connect(address).and_then(|endpoint| {
         let mut client = Client::new(endpoint, plan.clock, plan.size);

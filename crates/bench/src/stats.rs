@@ -1,7 +1,7 @@
 //! Figures from samples: histograms, medians over rounds, ratios with confidence intervals.
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Round-trip times in nanoseconds, three significant digits, up to a minute.
 pub type Rtts = Histogram<u64>;
@@ -39,7 +39,7 @@ fn median_sorted(sorted: &[f64]) -> f64 {
 /// `p50` to `p99_9` are medians over rounds of that round's percentile, so that one disturbed
 /// round has little influence; `p99_99`, `max`, `min` and `mean` are over all transactions. None if a round
 /// (for `p99_99` all of them) has too few transactions for any to lie beyond: it would just be the maximum.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct RttUs {
     pub min: f64,

@@ -25,6 +25,21 @@ const QUIET: Duration = Duration::from_millis(1);
 /// How often a request is repeated after silence before the peer counts as absent.
 pub(crate) const TRIES: usize = 20;
 
+/// The pacing of requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Load {
+    /// The next request waits for the last answer, and for the gap since the last request.
+    Closed {
+        /// Zero = flat out.
+        gap: Duration,
+    },
+    /// This many requests per second, whether or not answers come.
+    Open {
+        /// Requests per second.
+        rate: f64,
+    },
+}
+
 /// One end of an arm: how it sends, and how it waits.
 pub trait Endpoint {
     /// Sends one message whole.

@@ -6,15 +6,16 @@ use std::thread;
 use std::time::Duration;
 
 use busypoll_bench::arm::{self, ARMS, Arm, Mode, Nic, Plane};
-use busypoll_bench::json::{Machine, Report, SkippedReport};
+use busypoll_bench::chart;
+use busypoll_bench::cpus::Cpus;
+use busypoll_bench::data::{Machine, Report, RoundTripReport, SkippedReport, Sweep};
 use busypoll_bench::remote::Remote;
-use busypoll_bench::run::{Bench, Cpus, Settings};
+use busypoll_bench::run::{Bench, Settings};
 use busypoll_bench::serve::Server;
-use busypoll_bench::slot::Load;
-use busypoll_bench::sweep::{self, Sweep};
 use busypoll_bench::throughput::{self, Losses, Workload};
 use busypoll_bench::units::Size;
-use busypoll_bench::{machine, report, stack, stages, table};
+use busypoll_bench::workload::Load;
+use busypoll_bench::{machine, stack, stages, summary, sweep};
 use busypoll_lab::{Lab, needs_root};
 use busypoll_policy::fit::Width;
 
@@ -28,9 +29,9 @@ fn settings(arms: usize, rounds: usize) -> Settings {
     }
 }
 
-fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> Report {
+fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> RoundTripReport {
     let outcome = bench.measure(arms, settings, "test").expect("a short run");
-    report::build(machine::describe(bench, settings), settings, &outcome)
+    summary::build(machine::describe(bench, settings), settings, &outcome)
 }
 
 /// The result of `measure`; panics if it does not end in time.
@@ -80,7 +81,7 @@ fn the_kernel_arms_have_figures_and_evidence() {
             _ => assert!(arm.evidence.voluntary_switches < arm.transactions, "{arm:?}"),
         }
     }
-    let text = table::render(&report, Width::ALL);
+    let text = report.render(Width::ALL);
     assert!(arms.iter().all(|a| text.contains(a.name)), "{text}");
 }
 
@@ -99,7 +100,7 @@ fn a_busy_poll_too_short_for_the_gap_is_invalid() {
     let arm = &report.arms[0];
     assert!(!arm.valid, "{arm:?}");
     assert!(arm.reason.as_ref().is_some_and(|r| r.contains("did not busy poll")), "{arm:?}");
-    assert!(table::verdict(&report).contains("says nothing"), "{}", table::verdict(&report));
+    assert!(report.answer.contains("says nothing"), "{}", report.answer);
 }
 
 #[test]
@@ -165,7 +166,7 @@ fn the_open_loop_offers_its_rate() {
         let arm = &point.arms[0].arm;
         assert!(arm.transactions + arm.evidence.lost > 0, "{point:?}");
     }
-    assert!(report.chart().svg().is_ok());
+    assert!(!chart::of(&Report::Sweep(report.clone())).is_empty());
 }
 
 #[test]

@@ -1,4 +1,7 @@
-//! The output of `--json`, compared with the published schema: every key exists, every value is allowed.
+//! The output of `--json`, compared with the published schemas: every field is there, documented, and of its type.
+
+#[path = "../../cli/tests/support/json_schema.rs"]
+mod json_schema;
 
 use busypoll_bench::cli::{BenchArgs, run_bench};
 use busypoll_bench::serve::Server;
@@ -12,94 +15,10 @@ struct Command {
     bench: BenchArgs,
 }
 
-type Check = fn(&Value) -> bool;
-
-fn positive(v: &Value) -> bool {
-    v.as_f64().is_some_and(|x| x > 0.0)
+/// All violations of the published schema of this name.
+fn breaches(name: &str, report: &Value) -> Vec<String> {
+    json_schema::breaches(&json_schema::published(name), report)
 }
-
-fn positive_or_null(v: &Value) -> bool {
-    v.is_null() || positive(v)
-}
-
-/// May be below 0: other programs may have freed memory.
-fn number_or_null(v: &Value) -> bool {
-    v.is_null() || v.is_number()
-}
-
-fn text(v: &Value) -> bool {
-    v.as_str().is_some_and(|s| !s.is_empty() && s.lines().count() == 1)
-}
-
-fn one_of(v: &Value, words: &[&str]) -> bool {
-    v.as_str().is_some_and(|s| words.contains(&s))
-}
-
-fn interval(v: &Value) -> bool {
-    let ends = v.as_array().map(|a| a.iter().filter_map(Value::as_f64).collect::<Vec<_>>());
-    v.is_null() || ends.is_some_and(|e| e.len() == 2 && e[0] <= e[1])
-}
-
-/// Paths in jq's syntax; `[]` is every element.
-const SCHEMA: &[(&str, Check)] = &[
-    ("machine", Value::is_object),
-    ("limit.shared_memory_rtt_us", positive_or_null),
-    ("arms", Value::is_array),
-    ("arms[].name", text),
-    ("arms[].plane", |v| one_of(v, &["kernel", "stack", "bare"])),
-    // The last one only with --host: there the kernel's arms use a real interface.
-    ("arms[].nic", |v| one_of(v, &["veth", "xdp", "cable", "tap", "device"])),
-    ("arms[].protocol", |v| one_of(v, &["udp", "tcp"])),
-    ("arms[].mode", |v| one_of(v, &["blocking", "spin", "interrupt", "busy-poll"])),
-    ("arms[].placement", |v| one_of(v, &["same-cpu", "separate-cpus"])),
-    ("arms[].request_bytes", Value::is_u64),
-    ("arms[].response_bytes", Value::is_u64),
-    ("arms[].transactions", Value::is_u64),
-    ("arms[].rtt_us.min", positive),
-    ("arms[].rtt_us.p50", positive),
-    ("arms[].rtt_us.p90", positive_or_null),
-    ("arms[].rtt_us.p99", positive_or_null),
-    ("arms[].rtt_us.p99_9", positive_or_null),
-    ("arms[].rtt_us.p99_99", positive_or_null),
-    ("arms[].rtt_us.max", positive),
-    ("arms[].rtt_us.mean", positive),
-    ("arms[].p50_ci95", interval),
-    ("arms[].transactions_per_second", positive),
-    ("arms[].service_demand_us", positive_or_null),
-    ("arms[].evidence", Value::is_object),
-    ("arms[].valid", Value::is_boolean),
-    ("arms[].reason", |v| v.is_null() || text(v)),
-    ("skipped", Value::is_array),
-    ("skipped[].name", text),
-    ("skipped[].reason", text),
-    ("comparisons", Value::is_array),
-    ("comparisons[].arm", text),
-    ("comparisons[].baseline", text),
-    ("comparisons[].p50_ratio", positive),
-    ("comparisons[].ci95", interval),
-];
-
-/// The additional schema of a sweep.
-const SWEEP_SCHEMA: &[(&str, Check)] = &[
-    ("sweep", |v| one_of(v, &["size", "rate", "coalesce", "open"])),
-    ("answer", |v| v.as_str().is_some_and(|s| !s.is_empty())),
-    ("machine", Value::is_object),
-    ("points", Value::is_array),
-    ("points[].label", text),
-    ("points[].value", |v| v.is_null() || v.as_f64().is_some_and(|x| x >= 0.0)),
-    ("points[].arms[].name", text),
-    ("points[].arms[].rtt_us.p50", positive),
-    ("points[].arms[].server_cpu_us", positive_or_null),
-    ("skipped", Value::is_array),
-];
-
-/// The additional schema of the sweep over open connections.
-const OPEN_SCHEMA: &[(&str, Check)] = &[
-    ("points[].arms[].open.p50_ratio", positive_or_null),
-    ("points[].arms[].open.ci95", interval),
-    ("points[].arms[].open.idle_bytes", |v| v.is_null() || number_or_null(&v["process"])),
-    ("points[].arms[].open.idle_bytes", |v| v.is_null() || number_or_null(&v["kernel"])),
-];
 
 /// The values at `path`; none where a key is missing.
 fn at<'a>(root: &'a Value, path: &str) -> Vec<Option<&'a Value>> {
@@ -116,25 +35,6 @@ fn at<'a>(root: &'a Value, path: &str) -> Vec<Option<&'a Value>> {
         }
     }
     found
-}
-
-/// All violations of the schema of runs.
-fn breaches(report: &Value) -> Vec<String> {
-    breaches_of(SCHEMA, report)
-}
-
-fn breaches_of(schema: &[(&str, Check)], report: &Value) -> Vec<String> {
-    let mut all = Vec::new();
-    for (path, check) in schema {
-        for value in at(report, path) {
-            match value {
-                None => all.push(format!("{path} is missing")),
-                Some(v) if !check(v) => all.push(format!("{path} must not be {v}")),
-                Some(_) => {}
-            }
-        }
-    }
-    all
 }
 
 /// The report of a run with these options; `name` is the test's.
@@ -171,7 +71,7 @@ fn a_run_between_machines_matches_the_schema() {
         served.join().expect("no panic").expect("served");
         report
     });
-    assert_eq!(breaches(&report), [""; 0]);
+    assert_eq!(breaches("bench-rr", &report), [""; 0]);
     let nics = at(&report, "arms[].nic").into_iter().flatten().filter_map(Value::as_str);
     let nics: std::collections::BTreeSet<&str> = nics.collect();
     assert_eq!(nics, ["device", "xdp"].into());
@@ -187,14 +87,17 @@ fn a_run_between_machines_matches_the_schema() {
 fn a_sweep_matches_the_schema_and_writes_its_chart() {
     let svg = std::env::temp_dir().join(format!("busypoll-schema-{}.svg", std::process::id()));
     let chart = svg.to_str().expect("a plain path");
-    for (sweep, more) in [("coalesce", &[][..]), ("open", OPEN_SCHEMA)] {
+    for sweep in ["coalesce", "open"] {
         let arms = ["--arms", "stack-cable-udp-interrupt-same-cpu", "--svg", chart];
         let time = ["--rounds", "1", "--duration", "400ms"];
         let report = written(sweep, &[&["--sweep", sweep][..], &arms, &time].concat());
-        assert_eq!(breaches_of(SWEEP_SCHEMA, &report), [""; 0]);
-        assert_eq!(breaches_of(more, &report), [""; 0]);
-        assert_eq!(report["points"][0]["arms"][0].get("open").is_some(), !more.is_empty());
+        assert_eq!(breaches("bench-sweep", &report), [""; 0]);
+        assert_eq!(report["points"][0]["arms"][0].get("open").is_some(), sweep == "open");
     }
+    let drawn = std::fs::read_to_string(&svg).expect("a chart");
+    assert!(drawn.contains("stack-cable-udp-interrupt-same-cpu"), "{drawn}");
+    let memory = format!("busypoll-schema-{}-memory.svg", std::process::id());
+    let _ = std::fs::remove_file(svg.with_file_name(memory));
     let _ = std::fs::remove_file(svg);
 }
 
@@ -203,7 +106,7 @@ fn a_run_matches_the_schema() {
     // Too large for the bare arm's one frame, so that an arm is skipped on every machine.
     let options = ["--arms", "kernel-*,bare-*,stack-*", "--size", "2000,1", "--rounds", "2"];
     let mut report = written("schema", &[&options[..], &["--duration", "2s"]].concat());
-    assert_eq!(breaches(&report), [""; 0]);
+    assert_eq!(breaches("bench-rr", &report), [""; 0]);
     assert!(at(&report, "arms[].nic").iter().flatten().all(|nic| **nic != "device"), "{report}");
     assert!(!at(&report, "arms[].name").is_empty() && !at(&report, "skipped[].name").is_empty());
     for arm in report["arms"].as_array().expect("checked") {
@@ -216,12 +119,33 @@ fn a_run_matches_the_schema() {
     report["arms"][0]["plane"] = "moon".into();
     report["limit"] = Value::Null;
     report["skipped"][0].as_object_mut().expect("checked").remove("reason");
-    assert_eq!(
-        breaches(&report),
-        [
-            "limit.shared_memory_rtt_us is missing",
-            "arms[].plane must not be \"moon\"",
-            "skipped[].reason is missing"
-        ]
-    );
+    report["time"] = 7.into();
+    report["more"] = true.into();
+    let found = breaches("bench-rr", &report);
+    for wanted in [
+        ".arms[0].plane must not be \"moon\"",
+        ".limit must not be null",
+        ".skipped[0].reason is missing",
+        ".time must not be 7",
+        ".more is not documented",
+    ] {
+        assert!(found.iter().any(|line| line.starts_with(wanted)), "{wanted}: {found:?}");
+    }
+    assert_eq!(found.len(), 5, "{found:?}");
+}
+
+#[test]
+fn throughput_and_stages_match_their_schemas() {
+    let time = ["--duration", "600ms"];
+    let stages = ["--stages", "--arms", "stack-cable-udp-interrupt"];
+    let report = written("stages", &[&stages[..], &time].concat());
+    assert_eq!(breaches("bench-stages", &report), [""; 0]);
+    let stream = ["--workload", "stream", "--arms", "*-cable-*", "--rounds", "1"];
+    let report = written("stream", &[&stream[..], &time].concat());
+    assert_eq!(breaches("bench-throughput", &report), [""; 0]);
+    needs_root!();
+    let loss = ["--workload", "loss", "--rtt", "2ms", "--rounds", "2"];
+    let report = written("loss", &[&loss[..], &time].concat());
+    assert_eq!(breaches("bench-throughput", &report), [""; 0]);
+    assert_eq!(report["path"], serde_json::json!({ "loss_percent": 1.0, "rtt_ms": 2.0 }));
 }

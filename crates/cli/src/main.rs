@@ -10,6 +10,7 @@ use std::io::{self, StdoutLock, Write};
 use std::process::ExitCode;
 
 use busypoll_bench::cli::{BenchArgs, ServeArgs, run_bench, run_serve};
+use busypoll_bench::report::{ReportArgs, run_report};
 use busypoll_doctor::cli::{DoctorArgs, run_doctor};
 use busypoll_exporter::cli::{ExporterArgs, run_exporter};
 use busypoll_policy::cli::{PolicyArgs, run_policy};
@@ -35,6 +36,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(BenchArgs),
+    Report(ReportArgs),
     Serve(ServeArgs),
     Lab(lab::LabArgs),
     Soak(soak::SoakArgs),
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
     let is_lab = matches!(cli.command, Command::Lab(_));
     let outcome = match cli.command {
         Command::Bench(args) => run_bench(&args, &mut Out::new()).map(done).map_err(Into::into),
+        Command::Report(args) => run_report(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Serve(args) => run_serve(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Lab(args) => lab::run(&args),
         Command::Soak(args) => soak::run(&args, &mut Out::new()),

@@ -190,16 +190,29 @@ fn json_on_standard_output_is_all_of_it() {
         &["bench", "--duration", "300ms", "--rounds", "1"][..],
         &["bench", "--duration", "300ms", "--stages"],
         &["bench", "--duration", "900ms", "--rounds", "1", "--sweep", "coalesce"],
+        &[
+            "bench",
+            "--duration",
+            "300ms",
+            "--rounds",
+            "1",
+            "--workload",
+            "stream",
+            "--svg",
+            "it.svg",
+        ],
     ] {
-        let arm = "stack-cable-udp-interrupt-same-cpu";
-        let arm = if arguments.contains(&"--stages") { "stack-cable-udp-busy-poll" } else { arm };
+        let arm = match arguments {
+            [.., "--stages"] => "stack-cable-udp-busy-poll",
+            [.., "--svg", _] => "stack-cable-tcp-stream",
+            _ => "stack-cable-udp-interrupt-same-cpu",
+        };
         let mut command = Command::new(BUSYPOLL);
         command.args(arguments).args(["--arms", arm, "--json", "-"]).current_dir(&folder);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let machine = &report["machine"];
-        assert!(machine.is_object() || arguments.contains(&"--stages"), "{report}");
+        assert!(report["schema"].is_string() && report["machine"].is_object(), "{report}");
         assert!(!folder.join("-").exists());
     }
     fs::remove_dir_all(folder).unwrap();

@@ -22,7 +22,7 @@ use std::{env, fs};
 
 use busypoll_bench::arm::Placement;
 use busypoll_bench::clock::Clock;
-use busypoll_bench::run::Cpus;
+use busypoll_bench::cpus::Cpus;
 use busypoll_bench::schedule;
 use busypoll_bench::siblings::{OneCore, Rounds, shared, watch};
 use busypoll_bench::stats::{Ratio, median, ratio_of_rounds};

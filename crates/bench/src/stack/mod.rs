@@ -13,10 +13,10 @@ use busypoll_stack::{Builder, Host};
 
 use crate::arm::{self, Arm, Mode, Protocol};
 use crate::open;
-use crate::slot::{self, Load, Plan, Slot};
-use crate::stages::{End, Recorder, Stamped};
+use crate::slot::{self, Plan, Slot};
+use crate::stamps::{End, Recorder, Stamped};
 use crate::units::Size;
-use crate::workload::Polling;
+use crate::workload::{Load, Polling};
 
 pub use tcp::Tcp;
 pub use udp::Udp;

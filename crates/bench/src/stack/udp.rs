@@ -7,7 +7,7 @@ use busypoll_stack::{Host, UdpSocket};
 
 use super::{Wait, one_line};
 use crate::clock::Clock;
-use crate::stages::Recorder;
+use crate::stamps::Recorder;
 use crate::workload::{Endpoint, Polling, RECEIVE_TIMEOUT};
 
 /// A UDP socket of the stack.

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::{Place, RunResult};
+use super::place::{self, Place, RunResult};
 use crate::bare::{Bare, MAX_MESSAGE, PORT};
 
 /// The payload of a TCP segment with timestamps at the lab's MTU, so that both arms count the same bytes.
@@ -13,7 +13,7 @@ const RING: u32 = 512;
 
 pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
     let lab = place.lab.ok_or("needs the lab")?;
-    super::stream(
+    place::stream(
         place,
         |announce, gauge| {
             let mut end = Bare::open(&lab.server, &lab.client, RING)?;

@@ -9,7 +9,8 @@ use busypoll_linux::{ethtool::Ethtool, sockopt};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use socket2::{Domain, Socket, Type};
 
-use super::{Place, RunResult, pump};
+use super::place::{self, Place, RunResult};
+use super::pump;
 
 /// All unprivileged ports: 10,000 connections need one each.
 const PORTS: &str = "1024 65535";
@@ -25,7 +26,7 @@ pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
         }
     }
     let at = SocketAddr::from((lab.server.ipv4(), 0));
-    super::stream(
+    place::stream(
         place,
         |announce, gauge| {
             let listener = listen(at)?;
@@ -59,7 +60,7 @@ fn without_segmentation(host: &LabHost) -> Result<(), String> {
 pub(super) fn crr(place: &Place<'_>) -> Result<RunResult, String> {
     let lab = place.lab.ok_or("needs the lab")?;
     let busy_poll = place.busy_poll_micros();
-    super::connections(
+    place::connections(
         place,
         |announce, gauge| {
             let listener = listen((lab.server.ipv4(), 0).into())?;
@@ -89,7 +90,8 @@ fn connect(to: SocketAddr, busy_poll: u32) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Gauge, LINES};
+    use super::super::lines::LINES;
+    use super::super::place::Gauge;
     use super::*;
     use std::net::Ipv4Addr;
     use std::time::Duration;

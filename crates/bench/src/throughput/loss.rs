@@ -1,7 +1,6 @@
 //! Throughput over a long path with losses: a test of loss recovery and congestion control. All lines of
 //! a round run at the same time, each over its own relay, with the same losses.
 
-use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +13,14 @@ use busypoll_stack::nic::{Nic, Queue};
 use indicatif::ProgressBar;
 use rustix::net::sockopt::set_tcp_congestion;
 
-use super::{Gauge, Line, LineRun, Outcome, Place, RunResult, kernel, pump, relay, stack};
+use super::lines::Line;
+use super::place::{self, Gauge, LineRun, Outcome, Place, RunResult};
+use super::relay::Losses;
+use super::{kernel, pump, relay, stack};
 use crate::arm::Plane;
+use crate::cpus::Cpus;
 use crate::interrupt;
-use crate::run::{Cpus, Skipped, progress, stopped_after};
+use crate::run::{Skipped, progress, stopped_after};
 use crate::slot::Announce;
 
 /// The congestion control of both ends, whatever the kernel's default is.
@@ -25,15 +28,6 @@ const CONGESTION: &str = "cubic";
 const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PORT: u16 = 7000;
-
-/// The path's properties.
-#[derive(Debug, Clone, Copy)]
-pub struct Losses {
-    /// The share of packets lost in each direction, 0 to 1.
-    pub loss: f64,
-    /// Round trip.
-    pub rtt: Duration,
-}
 
 /// Measures `lines` round by round; the number of a round is the seed of its losses.
 ///
@@ -93,7 +87,7 @@ pub fn measure(
     let finished = all.iter().map(Vec::len).min().unwrap_or(0);
     let stopped_after = stopped_after(finished, rounds)?;
     let rounds = finished;
-    let mut outcome = Outcome { stopped_after, ..Outcome::default() };
+    let mut outcome = Outcome { stopped_after, losses: Some(losses), ..Outcome::default() };
     for (&line, results) in lines.iter().zip(all) {
         // Unlike in round trips, a round may fail because of the losses, which does not invalidate the others.
         let failed = results.iter().filter(|result| result.is_err()).count();
@@ -111,16 +105,6 @@ pub fn measure(
     Ok(outcome)
 }
 
-/// The error of a failed connect.
-pub(super) fn unconnected(e: &io::Error, timeout: Duration) -> String {
-    match e.kind() {
-        ErrorKind::TimedOut => {
-            format!("no connection in {}, so much was lost", crate::units::show(timeout))
-        }
-        _ => format!("connect: {e}"),
-    }
-}
-
 /// A kernel host at one end of the relay.
 fn kernel_end(address: Ipv4Addr) -> Result<(Namespace, Queue), String> {
     let namespace = Lab::single().map_err(|e| e.to_string())?;
@@ -132,7 +116,7 @@ fn kernel_end(address: Ipv4Addr) -> Result<(Namespace, Queue), String> {
 fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<RunResult, String> {
     let receiver = kernel_end(RECEIVER);
     // As long as the measurement: every attempt may be lost.
-    let timeout = super::FIRST_BYTE + place.measure;
+    let timeout = place::FIRST_BYTE + place.measure;
     match place.line.arm.plane {
         Plane::Kernel => {
             let sender = kernel_end(SENDER);
@@ -140,7 +124,7 @@ fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<RunResult
             let ((sender, near), (receiver, far)) = (sender?, receiver?);
             carry(place, way, (Some(&sender), &receiver), [near, far], |to, gauge| {
                 let peer = TcpStream::connect_timeout(&to, timeout)
-                    .map_err(|e| unconnected(&e, timeout))?;
+                    .map_err(|e| pump::unconnected(&e, timeout))?;
                 set_tcp_congestion(&peer, CONGESTION).map_err(|e| format!("{CONGESTION}: {e}"))?;
                 peer.set_write_timeout(Some(pump::SOCKET_TIMEOUT)).map_err(|e| e.to_string())?;
                 pump::send_until_over(peer, gauge)
@@ -175,7 +159,7 @@ fn carry(
             let Some((peer, _)) = pump::accept(gauge, || listener.accept())? else { return Ok(()) };
             pump::drain(peer, gauge)
         };
-        let result = super::stream_between(place, (sender, Some(receiver)), receive, send);
+        let result = place::stream_between(place, (sender, Some(receiver)), receive, send);
         over.store(true, Ordering::Relaxed);
         result
     })

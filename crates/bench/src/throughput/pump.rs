@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use super::{CONNECTIONS, Gauge, Place, RunResult};
+use super::place::{CONNECTIONS, Gauge, Place, RunResult};
 use crate::demand::Usage;
 use crate::stats;
 use busypoll_linux::stat::CpuTimes;
@@ -16,6 +16,16 @@ pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long a client waits for a server: as both are on this machine, a longer silence means that it is gone.
 pub(super) const SILENCE: Duration = Duration::from_secs(2);
+
+/// The error of a failed connect.
+pub(super) fn unconnected(e: &io::Error, timeout: Duration) -> String {
+    match e.kind() {
+        ErrorKind::TimedOut => {
+            format!("no connection in {}, so much was lost", crate::units::show(timeout))
+        }
+        _ => format!("connect: {e}"),
+    }
+}
 
 /// Accepts the sender's connection; accepts wait for [`SOCKET_TIMEOUT`]. None once the run is over.
 pub(super) fn accept<S>(

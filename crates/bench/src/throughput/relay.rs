@@ -18,7 +18,16 @@ const QUEUE: usize = 4096;
 const PROTOCOL: usize = 23;
 const TCP: u8 = 6;
 
-/// The properties of the path.
+/// The path's properties, as the user gives them.
+#[derive(Debug, Clone, Copy)]
+pub struct Losses {
+    /// The share of packets lost in each direction, 0 to 1.
+    pub loss: f64,
+    /// Round trip.
+    pub rtt: Duration,
+}
+
+/// The properties of the path in one round.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way {
     /// The delay of one direction.

@@ -15,7 +15,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 
-use super::{Gauge, Place, RunResult};
+use super::place::{self, Gauge, Place, RunResult};
 
 const PORT: u16 = 7000;
 /// Two thirds of the ring: a frame that does not fit is lost, and smoltcp waits a second for it.
@@ -31,7 +31,7 @@ const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
     let config = cable::Config { ring: RING, ..cable::Config::default() };
     let (ours, theirs) = cable::pair(config).map_err(|e| e.to_string())?;
-    super::stream(
+    place::stream(
         place,
         |announce, gauge| {
             let mut end = End::new(theirs, RECEIVER)?;

@@ -8,7 +8,8 @@ use busypoll_lab::Lab;
 use busypoll_stack::nic::{self, Info, Nic as _, Queue, cable, xdp::Xdp};
 use busypoll_stack::{Host, TcpListener, TcpStream};
 
-use super::{Gauge, Place, RunResult, pump};
+use super::place::{self, Gauge, Place, RunResult};
+use super::pump;
 use crate::arm::Nic;
 use crate::stack::{host, one_line};
 
@@ -52,7 +53,7 @@ fn between(
     client: impl FnOnce() -> Result<Host, String> + Send,
 ) -> Result<RunResult, String> {
     let busy_poll = place.busy_poll_micros();
-    super::stream(
+    place::stream(
         place,
         |announce, gauge| {
             let host = server()?;
@@ -109,7 +110,7 @@ impl Sender {
         let send = move |to: SocketAddr, gauge: &Gauge| {
             gauge.watch(&host);
             let peer = TcpStream::connect_timeout(&host, &to, timeout);
-            send_until_over(&peer.map_err(|e| super::loss::unconnected(&e, timeout))?, 0, gauge)
+            send_until_over(&peer.map_err(|e| pump::unconnected(&e, timeout))?, 0, gauge)
         };
         (self.far, send)
     }
@@ -142,7 +143,7 @@ impl nic::Nic for Complete {
 pub(super) fn crr(place: &Place<'_>) -> Result<RunResult, String> {
     let lab = place.lab.ok_or("needs the lab")?;
     let busy_poll = place.busy_poll_micros();
-    super::connections(
+    place::connections(
         place,
         |announce, gauge| {
             let host = server(place, lab)?;

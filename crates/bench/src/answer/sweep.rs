@@ -1,10 +1,8 @@
 //! The sentence above each sweep, which summarises the figures below it.
 
 use crate::arm::{Mode, Plane, Protocol};
-use crate::json::ArmReport;
-use crate::report::best_blocking;
-use crate::sweep::{Point, PointArm, RX_USECS, Sweep, weight_text};
-use crate::table::{ratio_text, us_text};
+use crate::data::{ArmReport, Point, PointArm, RX_USECS, Sweep, best_blocking};
+use crate::text::figures::{ratio_text, us_text, weight_text};
 
 /// Below this ratio there is no gain any more.
 const GAIN: f64 = 1.1;
@@ -12,7 +10,7 @@ const GAIN: f64 = 1.1;
 const LOSS: f64 = 0.01;
 
 /// Answers a sweep's question.
-pub fn to(sweep: Sweep, points: &[Point]) -> String {
+pub fn sweep(sweep: Sweep, points: &[Point]) -> String {
     let answer = match sweep {
         Sweep::Size => size(points),
         Sweep::Rate => rate(points),
@@ -212,9 +210,8 @@ fn loss(arm: &PointArm) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open::Weight;
-    use crate::report::tests::sample;
-    use crate::sweep::Open;
+    use crate::data::sample::sample;
+    use crate::data::{Open, Weight};
 
     /// A point with one sleeping and one polling arm.
     fn point(label: &str, value: f64, asleep: f64, polled: f64) -> Point {
@@ -243,19 +240,19 @@ mod tests {
             point("16 KiB", 16384.0, 40.0, 39.0),
             point("64 KiB", 65507.0, 80.0, 79.0),
         ];
-        let text = to(Sweep::Size, &points);
+        let text = sweep(Sweep::Size, &points);
         assert!(text.contains("2.0 times sooner at 1 B"), "{text}");
         assert!(text.contains("below 10% from 16 KiB on"), "{text}");
-        let text = to(Sweep::Size, &points[..3]);
+        let text = sweep(Sweep::Size, &points[..3]);
         assert!(text.contains("still 1.7 times at 1 KiB"), "{text}");
-        let text = to(Sweep::Size, &points[3..]);
+        let text = sweep(Sweep::Size, &points[3..]);
         assert!(text.contains("less than 10% at any size"), "{text}");
     }
 
     #[test]
     fn the_baseline_of_the_gain_is_named() {
         let mut points = [point("1 B", 1.0, 20.0, 10.0)];
-        assert!(to(Sweep::Size, &points).starts_with("Against the best blocking arm: "));
+        assert!(sweep(Sweep::Size, &points).starts_with("Against the best blocking arm: "));
         let mut cable = points[0].arms.clone();
         for PointArm { arm, .. } in &mut cable {
             arm.nic = crate::arm::Nic::Cable;
@@ -263,10 +260,10 @@ mod tests {
         }
         cable[0].arm.mode = Mode::Interrupt;
         points[0].arms.extend(cable.clone());
-        let both = to(Sweep::Size, &points);
+        let both = sweep(Sweep::Size, &points);
         assert!(both.starts_with("Against the best blocking arm, on the cable its own"), "{both}");
         points[0].arms = cable;
-        let alone = to(Sweep::Size, &points);
+        let alone = sweep(Sweep::Size, &points);
         assert!(alone.starts_with("Against the cable's own interrupts: "), "{alone}");
     }
 
@@ -280,12 +277,12 @@ mod tests {
         for arm in &mut points[2].arms {
             arm.arm.evidence.lost = arm.arm.transactions;
         }
-        let text = to(Sweep::Rate, &points);
+        let text = sweep(Sweep::Rate, &points);
         assert!(text.contains("at 1k/s 10.0 us instead of 40.0 (90% busy-polled)"), "{text}");
         assert!(text.contains("at 100k/s 12.0 us instead of 44.0"), "{text}");
         // No losses, but a backlog.
         points[1].arms[0].arm.transactions_per_second = 6e4;
-        assert!(to(Sweep::Rate, &points).contains("100k/s, asleep with 1k/s"));
+        assert!(sweep(Sweep::Rate, &points).contains("100k/s, asleep with 1k/s"));
         assert!(text.contains("keeps up with 100k/s, asleep with 100k/s"), "{text}");
     }
 
@@ -295,7 +292,7 @@ mod tests {
         for arm in points.iter_mut().map(|p| &mut p.arms[0].arm) {
             arm.mode = Mode::Interrupt;
         }
-        let text = to(Sweep::Coalesce, &points);
+        let text = sweep(Sweep::Coalesce, &points);
         assert!(text.contains("from 20.0 to 120 us and a polling one from 10.0 to 11.0"), "{text}");
         assert!(text.contains("hides 99%"), "{text}");
     }
@@ -307,13 +304,13 @@ mod tests {
         let mut points = [point("1", 1.0, 20.0, 10.0), point("10,000", 1e4, 20.0, 11.0)];
         points[0].arms.iter_mut().for_each(|arm| arm.open = Some(Open::default()));
         points[1].arms[1].open = Some(many);
-        let text = to(Sweep::Open, &points);
+        let text = sweep(Sweep::Open, &points);
         let wanted = "kernel-udp-busy-poll: with 10,000 sockets open a round trip costs 1.08 [1.02-1.15] x that \
              with one, and each idle one 1.6 KiB here, in the kernel not known without root.";
         assert!(text.ends_with(wanted), "{text}");
         // If an arm is not valid with many open, the answer uses the largest number with which it is.
         points[1].arms[1].arm.valid = false;
-        assert!(to(Sweep::Open, &points).contains("No answer"));
+        assert!(sweep(Sweep::Open, &points).contains("No answer"));
     }
 
     #[test]
@@ -321,8 +318,8 @@ mod tests {
         let mut invalid = point("1 B", 1.0, 20.0, 10.0);
         invalid.arms[1].arm.valid = false;
         for sweep in [Sweep::Size, Sweep::Rate, Sweep::Coalesce, Sweep::Open] {
-            assert!(to(sweep, &[]).contains("No answer"));
-            assert!(to(sweep, std::slice::from_ref(&invalid)).contains("No answer"));
+            assert!(super::sweep(sweep, &[]).contains("No answer"));
+            assert!(super::sweep(sweep, std::slice::from_ref(&invalid)).contains("No answer"));
         }
     }
 }

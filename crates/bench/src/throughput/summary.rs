@@ -1,82 +1,20 @@
-//! The results, as text and as JSON.
+//! Turns measurements into a report.
 
-use std::fmt::Write;
-
-use busypoll_policy::fit::Width;
-use comfy_table::CellAlignment;
-use serde::Serialize;
-
-use super::{Line, LineRun, Outcome, Workload};
-use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
+use super::lines::{Line, Workload};
+use super::place::{LineRun, Outcome, RunResult};
+use super::relay::Losses;
+use crate::arm::{Mode, Nic, Plane};
+use crate::data::{
+    Header, Kind, LineReport, Machine, PathReport, RateComparison, SkippedReport, ThroughputReport,
+};
 use crate::demand::{self, Usage};
-use crate::json::{Machine, SkippedReport};
 use crate::stats::{self, RttUs};
-use crate::table::{self, plain, tail_text, us_text};
-
-/// A whole run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
-    /// The machine and the settings.
-    pub machine: Machine,
-    /// `tcp-stream`, `tcp-crr` or `tcp-loss`.
-    pub workload: String,
-    /// Sorted by rate, the highest first.
-    pub arms: Vec<LineReport>,
-    /// What could not be measured.
-    pub skipped: Vec<SkippedReport>,
-    /// Ratios between arms of this run.
-    pub comparisons: Vec<RateComparison>,
-}
-
-/// One measured arm.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LineReport {
-    /// Its name.
-    pub name: String,
-    /// The stack.
-    pub plane: Plane,
-    /// The link.
-    pub nic: Nic,
-    /// Always TCP; the bare arm carries as many bytes per frame as TCP would.
-    pub protocol: Protocol,
-    /// How both ends wait.
-    pub mode: Mode,
-    /// The CPUs of the ends.
-    pub placement: Placement,
-    /// Bits of data, or connections, per second: the median over rounds.
-    pub per_second: f64,
-    /// `bit/s` or `connections/s`.
-    pub unit: &'static str,
-    /// Microseconds of CPU, whole machine, per MiB or per connection; null if other programs hide it.
-    pub service_demand_us: Option<f64>,
-    /// The duration of a connection; null for streams.
-    pub connection_us: Option<RttUs>,
-    /// Packets found by busy polling, both ends, per MiB or per connection.
-    pub busy_polled_packets: f64,
-    /// Whether it did what its name says. Always true for streams, as a receiver that always has data does not poll.
-    pub valid: bool,
-    /// The reason, if not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// One arm's rate as a multiple of another's.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RateComparison {
-    /// The arm.
-    pub arm: String,
-    /// What it is compared with.
-    pub baseline: String,
-    /// Above 1: the arm is faster.
-    pub rate_ratio: f64,
-    /// 95 % confidence interval; null with a single round.
-    pub ci95: Option<[f64; 2]>,
-}
+use crate::{answer, notes};
 
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// Summarises a run.
-pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> Report {
+pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> ThroughputReport {
     machine.idle_cpu_share = outcome.idle.idle_share();
     machine.rounds = outcome.stopped_after.unwrap_or(machine.rounds);
     machine.one_core = outcome.one_core;
@@ -87,20 +25,28 @@ pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> Rep
     let skipped =
         skipped.map(|s| SkippedReport { name: s.name.to_owned(), reason: s.reason.clone() });
     let comparisons = comparisons(outcome, &arms);
-    Report {
+    let mut report = ThroughputReport {
+        header: Header::now(Kind::Throughput),
+        notes: notes::of(&machine),
+        answer: String::new(),
+        path: outcome.losses.map(|Losses { loss, rtt }| PathReport {
+            loss_percent: 100.0 * loss,
+            rtt_ms: 1e3 * rtt.as_secs_f64(),
+        }),
         machine,
         workload: format!("tcp-{}", workload.word()),
         arms,
         skipped: skipped.collect(),
         comparisons,
-    }
+    };
+    report.answer = answer::throughput(&report);
+    report
 }
 
 fn rates(run: &LineRun) -> Vec<Option<f64>> {
     let unit = if run.line.workload == Workload::Crr { 1.0 } else { 8.0 };
-    let rate = |result: &super::RunResult| {
-        unit * result.count as f64 / result.elapsed.as_secs_f64().max(1e-9)
-    };
+    let rate =
+        |result: &RunResult| unit * result.count as f64 / result.elapsed.as_secs_f64().max(1e-9);
     run.results.iter().map(|result| result.as_ref().map(rate)).collect()
 }
 
@@ -131,7 +77,8 @@ fn line_report(run: &LineRun, idle: Usage) -> LineReport {
         mode: arm.mode,
         placement: arm.placement,
         per_second: stats::median(&rates),
-        unit: if is_stream { "bit/s" } else { "connections/s" },
+        per_second_ci95: stats::ci95_of_median(&rates),
+        unit: if is_stream { "bit/s".to_owned() } else { "connections/s".to_owned() },
         service_demand_us: demand.map(|us| if is_stream { us * MIB } else { us }),
         connection_us: (!times.is_empty()).then(|| RttUs::over_rounds(times.iter().copied())),
         busy_polled_packets: if is_stream { busy_polled * MIB } else { busy_polled },
@@ -203,91 +150,12 @@ fn comparisons(outcome: &Outcome, arms: &[LineReport]) -> Vec<RateComparison> {
     all
 }
 
-impl Report {
-    /// The report as text.
-    pub fn render(&self, width: Width) -> String {
-        let m = &self.machine;
-        let mut out = format!(
-            "{}, Linux {}{}; {}, {} rounds\n\n",
-            m.cpu_model,
-            m.kernel,
-            if m.virtual_machine { " (virtual machine)" } else { "" },
-            self.workload,
-            m.rounds
-        );
-        let is_stream = self.workload != "tcp-crr";
-        let slow = self.workload == "tcp-loss";
-        let (unit, of) = if slow { ("Mbit/s", 1e6) } else { ("Gbit/s", 1e9) };
-        let mut columns = match is_stream {
-            true => vec!["arm", unit, "CPU us/MiB", "polled/MiB"],
-            false => vec!["arm", "conn/s", "CPU us/conn", "polled/conn"],
-        };
-        if !is_stream {
-            columns.extend(["p50 us", "p99 us"]);
-        }
-        let mut table = plain(&columns);
-        for arm in &self.arms {
-            let rate = match is_stream {
-                true => format!("{:.3}", arm.per_second / of),
-                false => format!("{:.0}", arm.per_second),
-            };
-            let demand =
-                arm.service_demand_us.map_or_else(|| "?".to_owned(), |us| format!("{us:.0}"));
-            let polled = match is_stream {
-                true => format!("{:.0}", arm.busy_polled_packets),
-                false => format!("{:.1}", arm.busy_polled_packets),
-            };
-            let mut row = vec![arm.name.clone(), rate, demand, polled];
-            if let Some(times) = &arm.connection_us {
-                row.extend([us_text(times.p50), tail_text(times.p99)]);
-            }
-            table.add_row(row);
-        }
-        for i in 1..columns.len() {
-            if let Some(column) = table.column_mut(i) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        let first_to_go = ["polled/MiB", "polled/conn", "p99 us"];
-        let _ = writeln!(out, "{}\n", width.fit(table, &first_to_go));
-        let each = if is_stream { "MiB" } else { "connection" };
-        let _ = writeln!(
-            out,
-            "CPU us: service demand, CPU time of the whole machine; polled: packets found by busy polling; both for each {each}."
-        );
-        if self.arms.iter().any(|arm| arm.service_demand_us.is_none()) {
-            let _ = writeln!(out, "{}", table::HIDDEN);
-        }
-        for arm in &self.arms {
-            if let Some(reason) = &arm.reason {
-                let _ = writeln!(out, "INVALID {}: {reason}", arm.name);
-            }
-        }
-        for s in &self.skipped {
-            let _ = writeln!(out, "skipped: {}: {}", s.name, s.reason);
-        }
-        let mut title = "\nrates as multiples of other arms' [95% interval]:\n";
-        for c in &self.comparisons {
-            let interval = c.ci95.map_or(String::new(), |[lo, hi]| format!(" [{lo:.2}-{hi:.2}]"));
-            let _ = writeln!(
-                out,
-                "{title}  {} = {:.2}{interval} x {}",
-                c.arm, c.rate_ratio, c.baseline
-            );
-            title = "";
-        }
-        if let Some(note) = m.one_core.note() {
-            let _ = writeln!(out, "\n{note}");
-        }
-        out
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{LINES, RunResult};
+    use super::super::lines::LINES;
     use super::*;
-    use crate::report::tests::machine;
+    use crate::data::sample::machine;
+    use busypoll_policy::fit::Width;
     use std::time::Duration;
 
     fn run(name: &str, counts: &[u64]) -> LineRun {

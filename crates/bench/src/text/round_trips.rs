@@ -1,0 +1,176 @@
+//! The report as text: one table sorted by p50, the skipped arms, and one closing sentence.
+
+use std::fmt::Write;
+
+use busypoll_policy::fit::Width;
+
+use super::figures::{ratio_text, tail_text, us_text};
+use super::table::{HIDDEN, TOO_FEW, plain};
+use crate::data::{ArmReport, Comparison, RoundTripReport, best_blocking};
+use crate::limit;
+
+const LEGEND: &str = "\
+p50 to max: round trips in us. CPU us: service demand, CPU time of the whole machine per transaction.
+x best blocking: p50 as a multiple of the best blocking arm's of the same protocol [95% interval].
+busy-polled: share of packets; switches, irqs: per transaction, both ends.";
+
+/// Columns that the median, its tail, its cost and its ratio can be read without.
+const FIRST_TO_GO: [&str; 6] = ["max", "p99.9", "trans/s", "evidence", "CPU us", "p99"];
+
+impl RoundTripReport {
+    /// The whole report as text.
+    pub fn render(&self, width: Width) -> String {
+        render(self, width)
+    }
+}
+
+fn render(report: &RoundTripReport, width: Width) -> String {
+    let mut out = heading(report);
+    let mut table = plain(&[
+        "arm",
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+        "trans/s",
+        "CPU us",
+        "x best blocking",
+        "evidence",
+    ]);
+    if let Some(us) = report.limit.shared_memory_rtt_us {
+        let mut row = vec![format!("({})", limit::NAME), us_text(us)];
+        row.resize(8, String::new());
+        row.push("the limit between these CPUs".to_owned());
+        table.add_row(row);
+    }
+    for arm in &report.arms {
+        table.add_row(arm_row(report, arm));
+    }
+    let _ = writeln!(out, "{}\n\n{LEGEND}", width.fit(table, &FIRST_TO_GO));
+    if report.arms.iter().any(|a| a.rtt_us.p99_9.is_none()) {
+        let _ = writeln!(out, "{TOO_FEW}");
+    }
+    if report.arms.iter().any(|a| a.service_demand_us.is_none()) {
+        let _ = writeln!(out, "{HIDDEN}");
+    }
+    notes(report, &mut out);
+    let _ = writeln!(out, "\n{}", report.answer);
+    out
+}
+
+fn heading(report: &RoundTripReport) -> String {
+    let m = &report.machine;
+    let cpus = match (&m.server, m.server_cpu) {
+        (Some(server), _) => format!("client on CPU {}, server at {server}", m.client_cpu),
+        (None, Some(server)) => format!("client on CPU {}, server on CPU {server}", m.client_cpu),
+        (None, None) => format!("CPU {} alone", m.client_cpu),
+    };
+    let (req, resp) = report.arms.first().map_or((1, 1), |a| (a.request_bytes, a.response_bytes));
+    format!(
+        "{}, Linux {}{}; {cpus}; {req} B requests, {resp} B responses, {} rounds\n\n",
+        m.cpu_model,
+        m.kernel,
+        if m.virtual_machine { " (virtual machine)" } else { "" },
+        m.rounds
+    )
+}
+
+fn arm_row(report: &RoundTripReport, arm: &ArmReport) -> Vec<String> {
+    let r = &arm.rtt_us;
+    let ratio = ratio_to_best(report, arm);
+    let evidence = match &arm.reason {
+        Some(_) => format!("INVALID; {}", arm.evidence_summary()),
+        None => arm.evidence_summary(),
+    };
+    vec![
+        arm.name.clone(),
+        us_text(r.p50),
+        tail_text(r.p99),
+        tail_text(r.p99_9),
+        us_text(r.max),
+        format!("{:.0}", arm.transactions_per_second),
+        demand_text(arm),
+        ratio,
+        evidence,
+    ]
+}
+
+fn ratio_to_best(report: &RoundTripReport, arm: &ArmReport) -> String {
+    match best_blocking(&report.arms, arm.protocol) {
+        Some(best) if best.name == arm.name => "1 (baseline)".to_owned(),
+        Some(best) => report
+            .comparison(&arm.name, &best.name)
+            .map_or("-".to_owned(), |c| ratio_text(c.p50_ratio, c.ci95)),
+        None => "-".to_owned(),
+    }
+}
+
+fn notes(report: &RoundTripReport, out: &mut String) {
+    for arm in &report.arms {
+        if let Some(reason) = &arm.reason {
+            let _ = writeln!(out, "invalid: {}: {reason}", arm.name);
+        }
+    }
+    // Arms skipped for the same reason share a line.
+    let mut skipped: Vec<(&str, Vec<&str>)> = Vec::new();
+    for s in &report.skipped {
+        match skipped.iter_mut().find(|(reason, _)| *reason == s.reason) {
+            Some((_, names)) => names.push(&s.name),
+            None => skipped.push((&s.reason, vec![&s.name])),
+        }
+    }
+    for (reason, names) in skipped {
+        let _ = writeln!(out, "skipped: {}: {reason}", names.join(", "));
+    }
+    let best = |c: &Comparison| {
+        let arm = report.arms.iter().find(|a| a.name == c.arm);
+        arm.and_then(|a| best_blocking(&report.arms, a.protocol))
+            .is_some_and(|b| b.name == c.baseline)
+    };
+    let mut title = "\np50 as a multiple of other arms':\n";
+    for c in report.comparisons.iter().filter(|c| !best(c)) {
+        let ratio = ratio_text(c.p50_ratio, c.ci95);
+        let _ = writeln!(out, "{title}  {} = {ratio} x {}", c.arm, c.baseline);
+        title = "";
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+}
+
+fn demand_text(arm: &ArmReport) -> String {
+    arm.service_demand_us.map_or("?".to_owned(), us_text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::sample::sample;
+
+    #[test]
+    fn the_table_matches_the_expected_file() {
+        let text: String =
+            render(&sample(), Width::ALL).lines().map(|l| format!("{}\n", l.trim_end())).collect();
+        assert_eq!(text, include_str!("round_trips.expected.txt"), "\n{text}");
+    }
+
+    #[test]
+    fn at_80_columns_no_row_is_wider_and_the_essential_columns_are_there() {
+        let width = Width(Some(80));
+        let text = width.wrap(render(&sample(), width));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let header = text.lines().find(|line| line.starts_with(" arm")).unwrap();
+        for title in ["p50", "p99", "CPU us", "x best blocking"] {
+            assert!(header.contains(title), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_cpu_is_named_for_a_server_on_another_machine() {
+        let mut report = sample();
+        let machine = &mut report.machine;
+        (machine.server, machine.server_cpu) = (Some("192.0.2.7:7117".into()), None);
+        let text = render(&report, Width::ALL);
+        assert!(text.contains("; client on CPU 0, server at 192.0.2.7:7117; "), "{text}");
+    }
+}
