@@ -133,6 +133,14 @@ impl SegmentBatch<'_> {
         }
     }
 
+    /// The caller rings the doorbell later.
+    #[inline]
+    pub(super) fn ring_later(mut self) {
+        if let Some(tx) = &mut self.tx {
+            tx.ring_later();
+        }
+    }
+
     #[cold]
     fn push_slow(
         &mut self,

@@ -22,17 +22,18 @@ const CHECKSUM: usize = 16;
 /// ECT(0) (RFC 3168 section 5).
 const ECN_CAPABLE: u8 = 2;
 
-/// Sends one segment of a connection between the ends of `tuple`.
+/// Sends one segment of a connection between the ends of `tuple`. `rings`: the last segment rings the doorbell.
 #[inline]
 pub(super) fn push(
     batch: &mut SegmentBatch<'_>,
     tuple: &Tuple,
     out: &Outgoing<'_>,
+    rings: bool,
 ) -> Result<(), SendError> {
     let len = parse::header_len(&out.segment.options) + out.payload.len();
     let ecn = if out.ecn_capable { ECN_CAPABLE } else { 0 };
     batch.push(len, ecn, |room| write_segment(room, tuple, out))?;
-    if out.last {
+    if out.last && rings {
         batch.doorbell();
     }
     Ok(())
@@ -124,6 +125,6 @@ impl Inet {
             self.tcp_count(Count::TcpOutRsts);
         }
         // A peer that waits for it will ask again.
-        let _ = push(&mut self.segment_batch(path, now), tuple, &out);
+        let _ = push(&mut self.segment_batch(path, now), tuple, &out, true);
     }
 }

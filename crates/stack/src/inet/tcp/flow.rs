@@ -237,7 +237,7 @@ impl Core {
         inet: &Inet,
         pass: &mut Pass<'_>,
     ) {
-        state.transmit(&self.tuple, inet, pass.now);
+        state.transmit(&self.tuple, inet, pass);
         state.notify(pass);
         if !state.in_table {
             cold_path();
@@ -363,9 +363,11 @@ impl State {
         }
     }
 
-    /// Sends everything allowed, under one lock of the ring and with one doorbell.
+    /// Sends everything allowed, under one lock of the ring and with one doorbell, which is left to the end of the pass
+    /// if another flow is about to send on the same ring.
     #[inline]
-    fn transmit(&mut self, tuple: &Tuple, inet: &Inet, now: Instant) {
+    fn transmit(&mut self, tuple: &Tuple, inet: &Inet, pass: &mut Pass<'_>) {
+        let now = pass.now;
         if !self.connection.has_to_send() {
             self.ring_full = false;
             return;
@@ -377,22 +379,32 @@ impl State {
             cold_path();
             return self.connection.transmit(now, &mut |_| true);
         };
+        let later = pass.deferred.is_some() && pass.napi.is_some() && path.napi() == pass.napi;
         let (mut full, mut too_big) = (false, false);
         let mut batch = inet.segment_batch(path, now);
-        self.connection.transmit(now, &mut |out| match emit::push(&mut batch, tuple, out) {
-            Ok(()) => true,
-            Err(SendError::RingFull) => {
-                full = true;
-                false
-            }
-            Err(error) => {
-                cold_path();
-                // It counts as sent and lost; what does not fit will be retransmitted in smaller segments.
-                too_big |= error == SendError::TooBig;
-                true
-            }
-        });
-        drop(batch);
+        self.connection.transmit(
+            now,
+            &mut |out| match emit::push(&mut batch, tuple, out, !later) {
+                Ok(()) => true,
+                Err(SendError::RingFull) => {
+                    full = true;
+                    false
+                }
+                Err(error) => {
+                    cold_path();
+                    // It counts as sent and lost; what does not fit will be retransmitted in smaller segments.
+                    too_big |= error == SendError::TooBig;
+                    true
+                }
+            },
+        );
+        if later {
+            cold_path();
+            batch.ring_later();
+            pass.doorbell_pending = true;
+        } else {
+            drop(batch);
+        }
         self.ring_full = full;
         if too_big {
             self.fit_path(now);

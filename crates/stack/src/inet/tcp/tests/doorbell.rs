@@ -5,7 +5,12 @@ use super::{
     hosts::{A, ADDRESSES, B, Net},
     script::{Script, secs},
 };
-use crate::inet::PathOptions;
+use crate::{
+    inet::{PathOptions, tcp::ListenOptions},
+    napi::{NapiId, Pass},
+    nic::{Checksum, Frame},
+};
+use std::io::IoSlice;
 
 #[test]
 fn the_last_segment_to_send_is_marked_as_last() {
@@ -49,10 +54,42 @@ fn the_last_segment_rings_at_once_and_the_others_when_all_are_out() {
         let mut batch = host.inet.segment_batch(&path, net.now);
         for &last in last_marks {
             let out = Outgoing { last, ..Outgoing::default() };
-            emit::push(&mut batch, &tuple, &out).unwrap();
+            emit::push(&mut batch, &tuple, &out, true).unwrap();
         }
         let before = host.doorbells();
         drop(batch);
         assert_eq!([before, host.doorbells()], rung, "{last_marks:?}");
+    }
+}
+
+#[test]
+fn flows_that_send_at_the_end_of_one_pass_share_a_doorbell() {
+    let mut net = Net::new();
+    let listening = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+    let flows: Vec<_> = (0..3)
+        .map(|_| {
+            let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+            net.settle();
+            (client, listening.accept().unwrap())
+        })
+        .collect();
+    for (client, _) in &flows {
+        client.send(&[IoSlice::new(b"hello")], false, &mut net.pass()).unwrap();
+    }
+    let frames = net.hosts[A].sent();
+    assert_eq!(frames.len(), 3);
+    let host = &net.hosts[B];
+    for (napi, doorbells) in [(None, 3), (NapiId::new(9_000), 1)] {
+        napi.into_iter().for_each(|napi| host.iface.set_napi(0, napi));
+        host.doorbells();
+        let mut pass = Pass { batched: true, napi, ..net.pass() };
+        for frame in &frames {
+            let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
+            host.inet.receive(&host.iface, 0, frame, &mut pass);
+        }
+        host.inet.end_of_pass(&mut pass);
+        // The second time the data is old, which is acknowledged as well.
+        assert_eq!(host.sent().len(), 3);
+        assert_eq!((host.doorbells(), pass.doorbell_pending), (doorbells, doorbells == 1));
     }
 }
