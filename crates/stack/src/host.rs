@@ -29,6 +29,7 @@ mod kernel_connections;
 mod kernel_udp;
 mod poller_slot;
 mod port_reservation;
+mod take_over;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
 pub(crate) use poller_slot::PollerSlot;

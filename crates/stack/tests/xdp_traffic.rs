@@ -8,7 +8,8 @@ use busypoll_stack::{
     wire::{MacAddr, ethernet, ipv4, udp},
 };
 use std::{
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket},
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket},
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     process::Command,
     sync::{
@@ -235,6 +236,44 @@ fn connections_are_steered_on_their_own() {
     // The remaining entries were forgotten.
     steering.add(6, local).unwrap();
     ours([true, true, true]);
+}
+
+/// While a port is taken over, the kernel keeps the connections that it has, and new ones come to us.
+#[test]
+fn a_port_that_is_taken_over_leaves_the_kernel_its_connections() {
+    needs_root!();
+    let lab = lab();
+    let mut station = station(&lab.server);
+    let steering = station.steering.clone();
+    let v6 = lab.server.ipv6().map(|address| SocketAddr::from((address, PORT)));
+    for local in [Some(station.address), v6].into_iter().flatten() {
+        let listener = lab.server.enter(|| TcpListener::bind(local)).unwrap().unwrap();
+        let mut far = lab.client.enter(|| TcpStream::connect(local)).unwrap().unwrap();
+        let (mut near, _) = listener.accept().unwrap();
+        steering.begin_take_over(local, 1).unwrap();
+        steering.begin_take_over(local, 2).unwrap();
+        steering.add(6, local).unwrap();
+        let mut talk = || {
+            let mut byte = [0];
+            far.write_all(b"x").unwrap();
+            near.read_exact(&mut byte).unwrap();
+            near.write_all(b"y").unwrap();
+            far.read_exact(&mut byte).unwrap();
+        };
+        talk();
+        if local.is_ipv4() {
+            assert!(comes_to_us(&lab, &mut station, 5004));
+        }
+        steering.end_take_over(local, 1);
+        talk();
+        assert_eq!(station.queue.rx.poll(64, &mut |_| ()), 0);
+        steering.end_take_over(local, 2);
+        far.write_all(b"x").unwrap();
+        poll_until(&mut station.queue, "a segment of the connection", |bytes| {
+            bytes.ends_with(b"x")
+        });
+        steering.remove(6, local);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::{
     kernel_connections::KernelConnections,
     kernel_udp::{bind, disconnect, enable_pktinfo, receive},
     port_reservation::{PortReservation, ReservationOptions, ReservedPorts, TCP},
+    take_over::TakeOvers,
 };
 use crate::{
     icmp_sockets::IcmpSockets,
@@ -64,9 +65,10 @@ pub(super) struct State {
     /// Kernel listeners that are companions of ours.
     pub(super) listeners: Mutex<HashMap<u64, Arc<dyn CompanionEndpoint>>>,
     /// The steered TCP ports.
-    ports: Mutex<HashMap<u64, Steered>>,
+    pub(super) ports: Mutex<HashMap<u64, Steered>>,
     /// Reads the kernel's connections.
     kernel_connections: Mutex<KernelConnections>,
+    pub(super) take_overs: TakeOvers,
     pub(super) reserved: ReservedPorts,
     /// How many connections were handed over to the kernel.
     handed_over: AtomicU32,
@@ -171,7 +173,7 @@ impl CompanionService {
         }
         let (companions, listeners) = (Mutex::default(), Mutex::default());
         let next = AtomicU64::new(FIRST_COMPANION);
-        let (ports, kernel_connections, reserved) = Default::default();
+        let (ports, kernel_connections, reserved, take_overs) = Default::default();
         let state = Arc::new(State {
             inet,
             shared,
@@ -186,6 +188,7 @@ impl CompanionService {
             listeners,
             ports,
             kernel_connections,
+            take_overs,
             reserved,
             next,
         });
@@ -444,17 +447,6 @@ impl State {
         port.at.iter().for_each(|place| self.unsteer_at(&port, *place));
     }
 
-    /// Excludes the kernel's connections at a port from steering.
-    pub(super) fn exclude_existing(&self, port: u16) {
-        // If they cannot be read they will be reset, which is no reason to give up.
-        let found = lock(&self.kernel_connections).connections(port);
-        for (local, remote) in found.unwrap_or_default() {
-            self.steering_of(local.ip()).for_each(|steering| {
-                let _ = steering.exclude(local, remote);
-            });
-        }
-    }
-
     /// Hands one connection over to the kernel. Now and then, prunes entries of connections that have ended.
     fn exclude(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         if self.handed_over.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1
@@ -466,7 +458,7 @@ impl State {
     }
 
     /// The steering maps of the interfaces that have this address.
-    fn steering_of(&self, ip: IpAddr) -> impl Iterator<Item = &dyn Steering> {
+    pub(super) fn steering_of(&self, ip: IpAddr) -> impl Iterator<Item = &dyn Steering> {
         let has = move |at: &usize| self.addresses().any(|(on, known)| on == *at && known == ip);
         let all = (0..self.shared.len()).filter(has);
         all.filter_map(|at| self.shared.get(at)?.steering.as_deref())
@@ -538,7 +530,10 @@ impl State {
                 let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
                 let token = event.u64;
                 match token {
-                    WAKE => sys::drain(self.wake.as_raw_fd()),
+                    WAKE => {
+                        sys::drain(self.wake.as_raw_fd());
+                        self.finish_take_overs();
+                    }
                     ICMP => self.icmp(&mut buffer, &mut pass),
                     ICMPV6 => self.icmpv6(&mut buffer, &mut pass),
                     id if id >= FIRST_COMPANION => {

@@ -179,14 +179,17 @@ impl PortReservation {
         if !state.is_kernel_address(local) {
             return Ok(None);
         }
-        if !fresh {
-            state.exclude_existing(local.port());
+        let take_over = match fresh {
+            true => None,
+            false => Some(state.begin_take_over(local, only_v6)?),
+        };
+        let steered = state.add(Steered::new(TCP, local, only_v6));
+        match (&steered, take_over) {
+            (Ok(entry), Some(take_over)) => state.finish_take_over_later(take_over, *entry),
+            (Err(_), Some(take_over)) => state.end_take_over(&take_over),
+            (_, None) => {}
         }
-        let steered = Some(state.add(Steered::new(TCP, local, only_v6))?);
-        if !fresh {
-            // And those made in between.
-            state.exclude_existing(local.port());
-        }
+        let steered = Some(steered?);
         let port = Port { _socket: None, local, ephemeral: false, only_v6, steered };
         Ok(Some(PortReservation::of(port, state)))
     }

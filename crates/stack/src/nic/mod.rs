@@ -170,6 +170,17 @@ pub trait Steering: Send + Sync {
     /// The map is full.
     fn exclude(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
 
+    /// From now on packets of connections to `local` that the kernel has are not steered, even if they are not
+    /// [excluded](Steering::exclude): the steering program looks each packet up among the kernel's connections. Lasts
+    /// until [`end_take_over`](Steering::end_take_over) with the same number, or as long as `local` is steered. For TCP.
+    ///
+    /// # Errors
+    /// The map is full.
+    fn begin_take_over(&self, local: SocketAddr, number: u64) -> io::Result<()>;
+
+    /// Undoes [`begin_take_over`](Steering::begin_take_over): the kernel's connections are excluded now.
+    fn end_take_over(&self, local: SocketAddr, number: u64);
+
     /// Hands a steered connection over to the kernel: from now on it is excluded from steering.
     ///
     /// # Errors

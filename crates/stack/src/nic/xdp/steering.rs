@@ -4,7 +4,7 @@
 use super::{
     Shared,
     bpf::{
-        program::{BY_CONNECTION, Key, OURS},
+        program::{BY_CONNECTION, KERNEL_FIRST, Key, OURS},
         sys,
     },
 };
@@ -43,6 +43,8 @@ struct Port {
     some: u32,
     /// The keys of connections that are excluded from steering.
     excluded: Vec<Key>,
+    /// The take-overs of the port that go on.
+    take_overs: Vec<u64>,
 }
 
 /// The users of a connection's entry. Steering wins over an exclusion.
@@ -57,11 +59,13 @@ struct Connection {
 impl Port {
     /// The value in the map; `None`: no entry.
     fn value(&self) -> Option<u8> {
-        match (self.all, self.some) {
-            (0, 0) => None,
-            (0, _) => Some(BY_CONNECTION),
-            _ if self.excluded.is_empty() => Some(OURS),
-            _ => Some(OURS | BY_CONNECTION),
+        match self.all {
+            0 => None,
+            _ => {
+                let by_connection = if self.excluded.is_empty() { 0 } else { BY_CONNECTION };
+                let kernel_first = if self.take_overs.is_empty() { 0 } else { KERNEL_FIRST };
+                Some(OURS | by_connection | kernel_first)
+            }
         }
     }
 }
@@ -168,6 +172,29 @@ impl Steering for PortMap {
         let key = Key::new(protocol, local);
         let added = self.change_port(&mut self.users(), key, |port| port.all += 1);
         added.map_err(|error| explain(local, error))
+    }
+
+    fn begin_take_over(&self, local: SocketAddr, number: u64) -> io::Result<()> {
+        let (mut users, at) = (self.users(), port(local));
+        // Before the port is steered it has no entry in the map.
+        let port = users.ports.entry(at).or_default();
+        let old = port.value();
+        port.take_overs.push(number);
+        let new = port.value();
+        self.write(&at, old, new)
+    }
+
+    fn end_take_over(&self, local: SocketAddr, number: u64) {
+        let (mut users, at) = (self.users(), port(local));
+        let Some(port) = users.ports.get_mut(&at) else { return };
+        let old = port.value();
+        port.take_overs.retain(|other| *other != number);
+        let new = port.value();
+        // If this fails, the program goes on looking the packets up.
+        let _ = self.write(&at, old, new);
+        if (port.all, port.some, &*port.take_overs, &*port.excluded) == (0, 0, &[], &[]) {
+            users.ports.remove(&at);
+        }
     }
 
     fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {

@@ -3,7 +3,7 @@
 //!
 //! An unfragmented IPv4 or IPv6 packet, UDP or TCP, without VLAN tags, is redirected to the socket of the queue it came
 //! in on if the map has its (protocol, destination address, destination port), unless the map also has an entry for its
-//! connection that says otherwise. All other packets pass to the kernel, and so does a redirected packet on a queue
+//! connection that says otherwise; and a TCP packet if the map has its connection. All other packets pass to the kernel, and so does a redirected packet on a queue
 //! without a socket. IPv4 options and IPv6 extension headers are skipped, on a branch of their own so that packets
 //! without them are not slower. Inet interprets them.
 
@@ -45,8 +45,11 @@ impl Key {
 
 /// A flag of an entry's value: the port or connection is ours. Without it, it is the kernel's.
 pub(in super::super) const OURS: u8 = 1;
-/// A flag of a port's value: its connections must be looked up, too, see [`Key::connection`].
+/// A flag of the value of a port of ours: its connections must be looked up, too, see [`Key::connection`]. Those of other
+/// ports always are.
 pub(in super::super) const BY_CONNECTION: u8 = 2;
+/// A flag of the value of a TCP port of ours: packets of connections that the kernel has are the kernel's.
+pub(in super::super) const KERNEL_FIRST: u8 = 4;
 /// In the key's protocol field: the key is that of a TCP connection.
 const CONNECTION: u8 = 0x86;
 
@@ -57,6 +60,20 @@ const KEY_PROTOCOL: i16 = KEY + 2;
 const KEY_ZERO: i16 = KEY + 3;
 const KEY_ADDRESS: i16 = KEY + 4;
 
+/// A `struct bpf_sock_tuple` on the stack, below the key: the source address, the destination address, and both ports.
+/// Above it the state of the socket that was found.
+const STATE: i16 = KEY - 4;
+const TUPLE: i16 = STATE - TUPLE_V6;
+const TUPLE_V4: i16 = 12;
+const TUPLE_V6: i16 = 36;
+
+/// In `struct bpf_sock`.
+const SOCKET_STATE: i16 = 72;
+/// include/net/tcp_states.h.
+const LISTEN: i32 = 10;
+/// The network namespace of the device.
+const CURRENT_NETNS: i32 = -1;
+
 /// `struct xdp_md`, include/uapi/linux/bpf.h.
 const CONTEXT_DATA: i16 = 0;
 const CONTEXT_DATA_END: i16 = 4;
@@ -65,6 +82,8 @@ const CONTEXT_RX_QUEUE_INDEX: i16 = 16;
 const XDP_PASS: i32 = 2;
 const MAP_LOOKUP_ELEM: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
+const SK_RELEASE: i32 = 86;
+const SKC_LOOKUP_TCP: i32 = 99;
 
 const ETHERNET: i16 = 14;
 const IPV4: i16 = 20;
@@ -178,14 +197,24 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.copy(R2, R10);
     a.add(R2, KEY.into());
     a.call(MAP_LOOKUP_ELEM);
-    a.jump_if(R0, If::Equal, 0, pass);
+    let (port, connection) = (a.label(), a.label());
+    a.jump_if(R0, If::NotEqual, 0, port);
+
+    // A single connection may be ours where the port is not.
+    a.load(Size::U8, R4, R10, KEY_PROTOCOL);
+    a.jump_if(R4, If::NotEqual, TCP, pass);
+    a.set(R9, 0);
+    a.jump(connection);
 
     // Is this connection of the port ours, too? R9 = the map's value.
     let (six, look_again, decide, ours) = (a.label(), a.label(), a.label(), a.label());
+    a.place(port);
     a.load(Size::U8, R9, R0, 0);
+    kernel_first(&mut a, pass);
     a.copy(R1, R9);
     a.and(R1, BY_CONNECTION.into());
     a.jump_if(R1, If::Equal, 0, ours);
+    a.place(connection);
     a.load(Size::U8, R3, R7, 0);
     a.and(R3, 0xf0);
     a.jump_if(R3, If::Equal, 0x60, six);
@@ -225,6 +254,52 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.set(R0, XDP_PASS);
     a.exit();
     a.finish()
+}
+
+/// If the port's value, R9, has [`KERNEL_FIRST`]: jumps to `pass` if the kernel has the packet's connection. R6 = context,
+/// R7 = packet, R8 = the end of the ports, and the key has the destination.
+fn kernel_first(a: &mut Assembler, pass: Label) {
+    use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
+    let (six, look_up, no) = (a.label(), a.label(), a.label());
+    a.copy(R1, R9);
+    a.and(R1, KERNEL_FIRST.into());
+    a.jump_if(R1, If::Equal, 0, no);
+    a.load(Size::U32, R4, R8, SOURCE_PORT);
+    a.load(Size::U8, R3, R7, 0);
+    a.and(R3, 0xf0);
+    a.jump_if(R3, If::Equal, 0x60, six);
+    a.load(Size::U32, R3, R7, 12);
+    a.store(Size::U32, R10, TUPLE, R3);
+    a.load(Size::U32, R3, R10, KEY_ADDRESS + 12);
+    a.store(Size::U32, R10, TUPLE + 4, R3);
+    a.store(Size::U32, R10, TUPLE + 8, R4);
+    a.set(R3, TUPLE_V4.into());
+    a.jump(look_up);
+    a.place(six);
+    for word in [0, 4, 8, 12] {
+        a.load(Size::U32, R3, R7, 8 + word);
+        a.store(Size::U32, R10, TUPLE + word, R3);
+        a.load(Size::U32, R3, R10, KEY_ADDRESS + word);
+        a.store(Size::U32, R10, TUPLE + 16 + word, R3);
+    }
+    a.store(Size::U32, R10, TUPLE + 32, R4);
+    a.set(R3, TUPLE_V6.into());
+    a.place(look_up);
+    a.copy(R1, R6);
+    a.copy(R2, R10);
+    a.add(R2, TUPLE.into());
+    a.set(R4, CURRENT_NETNS);
+    a.set(R5, 0);
+    a.call(SKC_LOOKUP_TCP);
+    a.jump_if(R0, If::Equal, 0, no);
+    a.load(Size::U32, R3, R0, SOCKET_STATE);
+    a.store(Size::U32, R10, STATE, R3);
+    a.copy(R1, R0);
+    a.call(SK_RELEASE);
+    // A listener is the companion of ours.
+    a.load(Size::U32, R3, R10, STATE);
+    a.jump_if(R3, If::NotEqual, LISTEN, pass);
+    a.place(no);
 }
 
 /// Skips the extension header of type R4, whose first four bytes end at R8. Afterwards R4 = the type of the next header
