@@ -166,16 +166,20 @@ fn after_a_listener_closes_another_process_gets_the_port_and_connections_continu
     }
 }
 
-/// How often the kernel is asked for all its connections while the program runs.
-fn dumps(lab: &Lab, words: &[&str], rounds: u32) -> usize {
-    let calls = temp_dir("calls").join("calls");
-    let rounds = rounds.to_string();
+/// The system calls named `calls` that the program's threads make, as strace prints them: thread, name and arguments.
+fn traced(lab: &Lab, calls: &str, words: &[&str], rounds: u32) -> String {
+    let file = temp_dir("calls").join("calls");
+    let (rounds, calls) = (rounds.to_string(), format!("trace={calls}"));
     let words = [words, &[&rounds]].concat();
-    let path = calls.to_str().unwrap();
-    let traced = ["strace", "-f", "-o", path, "-e", "trace=sendto"];
+    let traced = ["strace", "-f", "-o", file.to_str().unwrap(), "-e", &calls];
     let how = [&traced[..], &STACK].concat();
     assert_eq!(output_of(lab, &how, &words), format!("{rounds} of {rounds}\n"));
-    let text = std::fs::read_to_string(calls).unwrap();
+    std::fs::read_to_string(file).unwrap()
+}
+
+/// How often the kernel is asked for all its connections while the program runs.
+fn dumps(lab: &Lab, words: &[&str], rounds: u32) -> usize {
+    let text = traced(lab, "sendto", words, rounds);
     assert!(text.contains("NLM_F_REQUEST"), "{text}");
     let dumps = |line: &&str| line.contains("NLM_F_DUMP") || line.contains("NLM_F_ROOT");
     text.lines().filter(dumps).count()
@@ -189,6 +193,52 @@ fn neither_a_bound_connect_nor_a_listener_dumps_the_kernel_s_connections() {
     for words in [&["connects", "24000"][..], &["listens", "0"], &["listens", "1"]] {
         let [few, many] = [1, 20].map(|rounds| dumps(&lab, words, rounds));
         assert_eq!(few, many, "{words:?}");
+    }
+}
+
+/// The first listener may have connections in the kernel. The host's thread asks for them.
+#[test]
+fn the_thread_that_waits_for_the_first_listener_does_not_dump_the_kernel_s_connections() {
+    needs_root!();
+    needs!(program "cc", program "strace");
+    let (lab, _peer) = lab();
+    let text = traced(&lab, "sendto", &["first", "7300"], 1);
+    let dumps = |line: &&str| line.contains("TCPDIAG_GETSOCK");
+    let threads: Vec<&str> =
+        text.lines().filter(dumps).filter_map(|line| line.split_whitespace().next()).collect();
+    let main = text.split_whitespace().next().unwrap();
+    assert!(!threads.is_empty() && !threads.contains(&main), "{main} {text}");
+}
+
+/// Of the calls `calls`, how many the main thread makes for one connection.
+fn per_connection(lab: &Lab, calls: &str, first: &str) -> Vec<(String, f64)> {
+    const MORE: u32 = 100;
+    let count = |rounds| {
+        let text = traced(lab, calls, &["connects", first], rounds);
+        let main = text.split_whitespace().next().unwrap().to_owned();
+        let mine = text.lines().filter_map(move |line| line.trim().strip_prefix(&main));
+        let names: Vec<String> = mine
+            .filter_map(|line| line.trim().split_once('(').map(|(name, _)| name.to_owned()))
+            .collect();
+        move |name: &str| names.iter().filter(|it| *it == name).count() as f64
+    };
+    let (few, many) = (count(10), count(10 + MORE));
+    let each = |name: &str| (many(name) - few(name)) / f64::from(MORE);
+    calls.split(',').map(|name| (name.to_owned(), each(name))).collect()
+}
+
+/// What a connection costs in the kernel beside its packets.
+#[test]
+fn a_connection_makes_few_system_calls() {
+    needs_root!();
+    needs!(program "cc", program "strace");
+    let (lab, _peer) = lab();
+    let calls = "getsockopt,getpeername,getsockname,recvfrom,socket,bind,fcntl,bpf";
+    for (first, most) in [("0", [0, 0, 1, 0, 2, 1, 1, 1]), ("26000", [0, 0, 1, 0, 1, 1, 1, 1])] {
+        let made = per_connection(&lab, calls, first);
+        for ((name, each), most) in made.iter().zip(most) {
+            assert!(*each < f64::from(most) + 0.1, "from {first}: {each} {name}, not {most}");
+        }
     }
 }
 

@@ -33,6 +33,7 @@ mod take_over;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
 pub(crate) use poller_slot::PollerSlot;
+pub use port_reservation::KernelBinding;
 pub(crate) use port_reservation::{PortReservation, ReservationOptions};
 
 /// TIME_WAIT entries may keep one in this many of the process's descriptors.

@@ -63,9 +63,9 @@ pub mod wire;
 #[doc(hidden)]
 pub mod word_hash;
 
-#[doc(hidden)]
-pub use host::firewall;
 pub use host::{Builder, Host};
+#[doc(hidden)]
+pub use host::{KernelBinding, firewall};
 #[doc(hidden)]
 pub use icmp_sockets::IcmpSockets;
 pub use inet::tcp::{

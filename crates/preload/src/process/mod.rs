@@ -134,6 +134,7 @@ type Spawn = (*mut pid_t, *const c_char, *const c_void, *const c_void, Strings, 
 /// That of posix_spawn(3), or of posix_spawnp(3) with `search`.
 unsafe fn spawn(call: Spawn, search: bool) -> c_int {
     let (pid, path, actions, attributes, argv, envp) = call;
+    stack::may_be_shared();
     // SAFETY: as in `exec`.
     unsafe {
         let environment = Environment::with_run(envp);

@@ -201,10 +201,7 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
     // SAFETY: the caller's contract, here and below.
     match command {
         // The stack duplicates a companion for itself.
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if is_inside() => {
-            // SAFETY: the caller's contract.
-            internal_fds::make_internal(unsafe { real::fcntl(fd, command, argument) })
-        }
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if is_inside() => internal_fds::duplicate(fd),
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             // SAFETY: the caller's contract.
             copied(unsafe { real::fcntl(fd, command, argument) }, &file)
@@ -294,12 +291,11 @@ fn set_nonblocking(file: &Ref, on: bool) {
 /// # Safety
 /// That of fcntl(2).
 pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller's contract.
-    let result = unsafe { kernel::fcntl(fd, command, argument) };
-    if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) && is_inside() {
-        return internal_fds::make_internal(result);
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) && is_inside() {
+        return internal_fds::duplicate(fd);
     }
-    result
+    // SAFETY: the caller's contract.
+    unsafe { kernel::fcntl(fd, command, argument) }
 }
 
 /// # Safety

@@ -6,6 +6,7 @@
 
 use super::{
     bind_free_port,
+    companion_address::CompanionAddress,
     handover_child::{self, Channel, InheritedConnection},
     host, internal_fds, libc_io, options, rings, route, sockets,
     unsupported_options::{self, UnsupportedOption},
@@ -14,7 +15,7 @@ use super::{
 use crate::{config, fds, handler_frames, memory, report::Once};
 use busypoll_policy::{Plane, Protocol};
 use busypoll_stack::{
-    Groups, Socket, SteeredPort, TcpListener, TcpStream, UdpSocket, options as known,
+    Groups, KernelBinding, Socket, SteeredPort, TcpListener, TcpStream, UdpSocket, options as known,
 };
 use libc::c_int;
 use std::{
@@ -26,7 +27,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The files by descriptor.
@@ -40,6 +41,10 @@ pub type Ref = fds::Ref<File>;
 pub struct File {
     pub protocol: Protocol,
     pub domain: c_int,
+    /// The companion's address, for TCP.
+    pub address: CompanionAddress,
+    /// The program made it by a call here, so all options that it has set are known.
+    options_known: AtomicBool,
     live: OnceLock<Live>,
     /// The owner: our stack, the kernel, or the parent process.
     owner: AtomicU8,
@@ -58,14 +63,14 @@ pub struct File {
     early: AtomicBool,
     /// The backlog of listen(2); below zero: it does not listen.
     backlog: AtomicI32,
-    /// No other socket had its port when it was bound.
-    pub port_is_exclusive: AtomicBool,
+    /// When it was bound, if no other socket had its port then.
+    pub bound_alone: Mutex<Option<Instant>>,
     /// Its port, reserved before it listened, until it is activated.
     pub steered_port: Mutex<Option<SteeredPort>>,
     /// The ancillary data that socket options have requested: bits of [`super::cmsg`].
     pub cmsg_flags: AtomicU32,
-    /// Options that are not a single number were set: SO_LINGER, SO_SNDTIMEO, TCP_CONGESTION. An accepted socket gets
-    /// them from its companion.
+    /// Options that are not a single number were set: SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, TCP_CONGESTION. An accepted
+    /// socket gets them from its companion.
     has_complex_options: AtomicBool,
     /// Options it has set that our stack does not support.
     required_options: Mutex<Vec<UnsupportedOption>>,
@@ -109,6 +114,9 @@ impl Live {
     }
 }
 
+/// A port that had no other socket so long ago has none with a connection now.
+const JUST_NOW: Duration = Duration::from_millis(10);
+
 /// Values of [`File::owner`].
 const OURS: u8 = 0;
 const KERNELS: u8 = 1;
@@ -138,6 +146,8 @@ impl File {
         File {
             protocol,
             domain,
+            address: CompanionAddress::default(),
+            options_known: AtomicBool::new(false),
             live: OnceLock::new(),
             owner: AtomicU8::new(OURS),
             inherited: None,
@@ -147,7 +157,7 @@ impl File {
             failed: AtomicBool::new(false),
             early: AtomicBool::new(false),
             backlog: AtomicI32::new(-1),
-            port_is_exclusive: AtomicBool::new(false),
+            bound_alone: Mutex::default(),
             steered_port: Mutex::default(),
             cmsg_flags: AtomicU32::new(0),
             has_complex_options: AtomicBool::new(false),
@@ -233,6 +243,7 @@ impl File {
         // Only tried: in a child of a fork, the lock's holder may not exist.
         if let Ok(set) = self.early_options.try_lock() {
             *lock(&file.early_options) = set.clone();
+            file.options_known.store(self.options_known.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         if let Ok(required_options) = self.required_options.try_lock() {
             *lock(&file.required_options) = required_options.clone();
@@ -345,12 +356,10 @@ impl File {
         }
         let listens = self.backlog() >= 0;
         if self.protocol == Protocol::Tcp && !listens {
-            if sockets::remote(fd).is_some() {
-                unsupported_options::report_if_foreign(self);
-            }
+            unsupported_options::report_if_foreign(self, fd);
             return None;
         }
-        let local = sockets::local(fd).ok();
+        let local = sockets::local_of(self, fd).ok();
         if self.protocol == Protocol::Udp
             && local.is_some_and(|it| it.port() == 0 || self.is_foreign_group(it.ip()))
         {
@@ -427,11 +436,16 @@ impl File {
     ) -> Option<&TcpStream> {
         libc_io::check_connecting(fd, self);
         let live = self.make(fd, (local, Some(remote)), |host| {
-            let bound = local.is_some();
+            let Some(local) = local else { return Ok(Live::Stream(TcpStream::new(host))) };
+            let binding = KernelBinding {
+                local,
+                reuse_address: self.is_on(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR),
+                reuse_port: self.is_on(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT),
+                only_v6: self.is_only_v6(fd),
+                was_exclusive: lock(&self.bound_alone).is_some_and(|at| at.elapsed() < JUST_NOW),
+            };
             let companion = companion::<net::TcpStream>(fd);
-            let stream =
-                if bound { TcpStream::adopt(host, &companion)? } else { TcpStream::new(host) };
-            Ok(Live::Stream(stream))
+            TcpStream::adopt_bound(host, &companion, binding).map(Live::Stream)
         });
         match live? {
             Live::Stream(stream) => Some(stream),
@@ -492,13 +506,14 @@ impl File {
 
     /// Copies the options that are not a single number from the companion `fd` to `live`.
     fn copy_options(&self, fd: c_int, live: &Live) {
+        if !self.has_complex_options() {
+            return;
+        }
         for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             options::set_timeout(live, name, options::timeout(fd, name));
         }
         options::copy_linger(fd, live);
-        if self.has_complex_options() {
-            options::copy_congestion(fd, live);
-        }
+        options::copy_congestion(fd, live);
     }
 
     /// Sets the options of a socket with these ends, local and remote: the policy's, and then those that the program
@@ -550,6 +565,28 @@ impl File {
     /// The first unsupported option it has set.
     pub fn unsupported(&self) -> Option<UnsupportedOption> {
         lock(&self.required_options).first().copied()
+    }
+
+    /// The program has just made it: whatever options it has were set by calls here.
+    pub fn set_options_known(&self) {
+        self.options_known.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an option of the companion `fd` is on that is off on a new socket.
+    pub fn is_on(&self, fd: c_int, level: c_int, name: c_int) -> bool {
+        match self.options_known.load(Ordering::Relaxed) {
+            true => self.stored_option(level, name).is_some_and(|value| value != 0),
+            false => options::is_on(fd, level, name),
+        }
+    }
+
+    /// `IPV6_V6ONLY`, whose default an administrator sets.
+    pub fn is_only_v6(&self, fd: c_int) -> bool {
+        self.domain == libc::AF_INET6
+            && match self.stored_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+                Some(value) => value != 0,
+                None => options::is_on(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+            }
     }
 
     /// The value an option was last set to.

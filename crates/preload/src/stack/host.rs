@@ -2,7 +2,7 @@
 //! it behind before any code of the program runs there.
 
 use super::{
-    exit,
+    companion_address, exit,
     file::{self, File, lock},
     foreign, handover_child, handover_parent, internal_fds, route,
 };
@@ -248,6 +248,7 @@ fn map_mark(name: &str) -> rustix::io::Result<()> {
 }
 
 extern "C" fn before() {
+    companion_address::may_be_shared();
     let inside = Inside::enter();
     if inside.is_some() {
         file::deactivate_unused_listeners();
@@ -263,6 +264,7 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_parent() {
+    companion_address::may_be_shared();
     let Some(mut held) = take_fork_locks() else { return };
     held.forking.in_parent();
     // Fields drop in order: signal handlers run when `inside`, the last, is dropped.

@@ -53,6 +53,18 @@ pub fn make_internal(fd: c_int) -> c_int {
     kept
 }
 
+/// A duplicate of `fd` for the library itself.
+pub fn duplicate(fd: c_int) -> c_int {
+    // SAFETY: plain system calls, here and below.
+    let copy = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor() as usize) };
+    if copy < 0 {
+        // SAFETY: as above.
+        return make_internal(unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) });
+    }
+    FILES.set_internal(copy);
+    copy
+}
+
 fn internal_if_inside(fd: c_int) -> c_int {
     if fd >= 0 && is_inside() { make_internal(fd) } else { fd }
 }

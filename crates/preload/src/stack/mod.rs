@@ -14,6 +14,7 @@
 //! | [`receive`](self::receive), [`send`](self::send) | data in and out, by all the C functions for it |
 //! | [`receive_one`](self::receive_one) | what a receive returns, and how long it waits |
 //! | [`cmsg`](self::cmsg) | ancillary data |
+//! | [`companion_address`](self::companion_address) | what is known of a companion's address |
 //! | [`copy`](self::copy) | sendfile, splice |
 //! | [`options`](self::options) | getsockopt, setsockopt |
 //! | [`groups`](self::groups) | multicast memberships |
@@ -34,6 +35,7 @@
 mod accept;
 mod address;
 mod cmsg;
+mod companion_address;
 mod copy;
 mod descriptors;
 mod exit;
@@ -59,6 +61,7 @@ mod unsupported_options;
 mod wait;
 
 pub use accept::{accept, accept_other, accept4, accept4_other};
+pub use companion_address::may_be_shared;
 pub use copy::{sendfile, sendfile_other, splice, splice_to_other};
 pub use descriptors::{
     close, close_other, close_range, closefrom, dup, dup2, dup2_other, dup3, dup3_other, fcntl,

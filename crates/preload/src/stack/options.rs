@@ -283,8 +283,8 @@ fn apply(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::
             _ => Ok(()),
         };
     }
-    if let (libc::SOL_SOCKET, libc::SO_LINGER | libc::SO_SNDTIMEO) | (IPPROTO_TCP, TCP_CONGESTION) =
-        (level, name)
+    if let (libc::SOL_SOCKET, libc::SO_LINGER | libc::SO_RCVTIMEO | libc::SO_SNDTIMEO)
+    | (IPPROTO_TCP, TCP_CONGESTION) = (level, name)
     {
         file.set_has_complex_options();
     }

@@ -2,7 +2,9 @@
 //! listener or a UDP socket, but the companion of a connection of ours is not connected. So the connection is handed
 //! over to the kernel first; if that fails, it is not passed.
 
-use super::{answer, enter, error, file::Live, foreign, handover_parent, host, iovec};
+use super::{
+    answer, companion_address, enter, error, file::Live, foreign, handover_parent, host, iovec,
+};
 use crate::{inside::is_inside, real, report::Once, stack::FILES};
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
 
@@ -16,7 +18,12 @@ static HANDED: Once = Once::new();
 unsafe fn passes_connection(message: &msghdr) -> bool {
     let mut passes = false;
     // SAFETY: the caller's contract.
-    unsafe { foreign::for_each_passed(message, |fd| passes |= !may_pass(fd)) };
+    unsafe {
+        foreign::for_each_passed(message, |fd| {
+            companion_address::may_be_shared();
+            passes |= !may_pass(fd);
+        });
+    }
     if passes {
         REPORTED.report(format_args!(
             "a connection on the stack plane cannot be passed to another process: sendmsg fails with EOPNOTSUPP"

@@ -111,9 +111,7 @@ fn first_send(file: &Ref, fd: c_int, to: Option<SocketAddr>) -> Option<&Live> {
         return None;
     }
     if file.protocol == Protocol::Tcp {
-        if sockets::remote(fd).is_some() {
-            unsupported_options::report_if_foreign(file);
-        }
+        unsupported_options::report_if_foreign(file, fd);
         return None;
     }
     let local = sockets::local(fd).ok()?;

@@ -1,8 +1,8 @@
 //! Sockets and their addresses: socket, bind, connect, listen, shutdown, getsockname, getpeername.
 
 use super::{
-    address, answer, code, enter, error,
-    file::{File, Live, companion, deactivate, is_short, leave_fd_to_kernel},
+    address, answer, code, companion_address, enter, error,
+    file::{File, Live, companion, deactivate, is_short, leave_fd_to_kernel, lock},
     host, internal_fds, options, rings, route, unsupported_options,
 };
 use crate::{
@@ -18,8 +18,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use std::{
     io,
     net::{self, IpAddr, Shutdown, SocketAddr},
-    sync::atomic::Ordering,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 static NO_ROOM: Once = Once::new();
@@ -63,6 +62,7 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         // SAFETY: the caller's contract.
         return unsafe { kernel::socket(domain, kind, protocol) };
     };
+    let moment = companion_address::moment();
     // SAFETY: the caller's contract.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     if fd >= 0
@@ -70,6 +70,10 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         && !is_short()
     {
         let file = File::new(protocol_is, domain);
+        file.set_options_known();
+        if protocol_is == Protocol::Tcp {
+            file.address.note(moment, address::any(domain));
+        }
         file.set_nonblocking(kind & libc::SOCK_NONBLOCK != 0);
         if protocol == libc::IPPROTO_MPTCP {
             file.require(unsupported_options::MPTCP);
@@ -124,6 +128,8 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
     {
         return answer(Err(error(libc::EADDRINUSE)));
     }
+    forget_address(&file);
+    let moment = companion_address::moment();
     // SAFETY: the caller's contract.
     let (mut bound, mut exclusive) = unsafe { bind_exclusively(&file, fd, addr, len) };
     // An idle port reservation of ours may hold the port.
@@ -135,17 +141,27 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
         && let Some((_inside, file)) = enter(file)
         && let Ok(local) = local(fd)
     {
+        if file.protocol == Protocol::Tcp {
+            file.address.note(moment, local);
+        }
         match file.is_for_stack(Some(local), None) {
             false => leave_fd_to_kernel(fd, &file),
             // It has not joined its group yet.
             true if local.ip().to_canonical().is_multicast() => {}
             true => {
-                file.port_is_exclusive.store(exclusive, Ordering::Relaxed);
+                *lock(&file.bound_alone) = exclusive.then(Instant::now);
                 activate_if_used(&file, fd);
             }
         }
     }
     bound
+}
+
+/// The address of the companion is about to change.
+fn forget_address(file: &File) {
+    // No handler may run while the lock is held.
+    let _inside = Inside::enter();
+    file.address.forget();
 }
 
 /// Releases the ports that are reserved for connections to come. False: there were none.
@@ -174,7 +190,7 @@ unsafe fn bind_exclusively(
         return (bind(), false);
     }
     let Some(_inside) = Inside::enter() else { return (bind(), false) };
-    let is_on = |name| options::is_on(fd, libc::SOL_SOCKET, name);
+    let is_on = |name| file.is_on(fd, libc::SOL_SOCKET, name);
     match (is_on(libc::SO_REUSEADDR), is_on(libc::SO_REUSEPORT)) {
         (_, true) => (bind(), false),
         (false, false) => {
@@ -220,16 +236,16 @@ fn is_taken(file: &File, fd: c_int, local: SocketAddr) -> bool {
     let is_in_question =
         file.protocol == Protocol::Tcp && !file.is_kernel_owned() && local.port() != 0;
     let Some(host) = is_in_question.then(host::existing).flatten() else { return false };
-    if self::local(fd).is_ok_and(|bound| bound.port() != 0) || !file.is_for_stack(Some(local), None)
+    if local_of(file, fd).is_ok_and(|bound| bound.port() != 0)
+        || !file.is_for_stack(Some(local), None)
     {
         return false;
     }
-    let is_on = |name| options::is_on(fd, libc::SOL_SOCKET, name);
+    let is_on = |name| file.is_on(fd, libc::SOL_SOCKET, name);
     let sharing = ListenOptions {
         reuse_address: is_on(libc::SO_REUSEADDR),
         reuse_port: is_on(libc::SO_REUSEPORT),
-        only_v6: file.domain == libc::AF_INET6
-            && options::is_on(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+        only_v6: file.is_only_v6(fd),
         ..ListenOptions::default()
     };
     host.is_tcp_port_taken(local, &sharing)
@@ -256,6 +272,8 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
     }
     steer_port(&file, fd);
     let named = file.clone();
+    // A port is chosen for an unbound socket.
+    forget_address(&file);
     // SAFETY: the caller's contract.
     let listens = unsafe { real::listen(fd, backlog) };
     if listens == 0
@@ -285,17 +303,17 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
 /// If this process has the queues, takes the port of a socket that is about to listen before the kernel listens there.
 /// So the kernel accepts no connections that would have to be fetched from it.
 fn steer_port(file: &File, fd: c_int) {
-    if file.port_is_exclusive.load(Ordering::Relaxed)
-        && file.backlog() < 0
+    if file.backlog() < 0
         && !file.is_kernel_owned()
         && file.live().is_none()
         && file.unsupported().is_none()
         && let Some(_inside) = Inside::enter()
+        && lock(&file.bound_alone).is_some()
         && let Some(host) = host::existing()
     {
         // If this fails, the activation fails as well and reports why.
         let steered_port = SteeredPort::before_listen(&host, &companion::<net::TcpListener>(fd));
-        *super::file::lock(&file.steered_port) = steered_port.ok();
+        *lock(&file.steered_port) = steered_port.ok();
     }
 }
 
@@ -303,7 +321,7 @@ fn steer_port(file: &File, fd: c_int) {
 fn release_steered_port(file: &File) {
     let _errno = errno::Saved::new();
     if let Some(_inside) = Inside::enter() {
-        super::file::lock(&file.steered_port).take();
+        lock(&file.steered_port).take();
     }
 }
 
@@ -332,6 +350,7 @@ pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_
         }
         _ => {
             // A disconnect or an invalid address: the kernel decides.
+            file.address.forget();
             let result = by_kernel();
             if result == 0 {
                 disconnect(&file, fd);
@@ -406,7 +425,7 @@ fn connect_tcp(
     let stream: &TcpStream = match file.live() {
         Some(Live::Stream(live)) => live,
         _ => {
-            let bound = local(fd).unwrap_or(address::any(file.domain));
+            let bound = local_of(&file, fd).unwrap_or(address::any(file.domain));
             // The kernel knows the right error.
             if (file.domain == libc::AF_INET6) != remote.is_ipv6() {
                 return None;
@@ -423,8 +442,11 @@ fn connect_tcp(
             }
         }
     };
-    let result =
-        inside.wait(restart_unless_timeout(fd, libc::SO_SNDTIMEO), || stream.connect_to(remote));
+    let restart = match stream.write_timeout() {
+        Ok(Some(_)) => Restart::Never,
+        _ => Restart::BySignal,
+    };
+    let result = inside.wait(restart, || stream.connect_to(remote));
     if let Err(failed) = &result {
         match code(failed) {
             libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | ERESTARTSYS => {}
@@ -536,6 +558,14 @@ pub unsafe fn getpeername(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut s
 pub fn local(fd: c_int) -> io::Result<SocketAddr> {
     // The type does not matter for a query of its address.
     companion::<net::UdpSocket>(fd).local_addr()
+}
+
+/// The address of the companion of `file`, from the kernel only if it is not known.
+pub fn local_of(file: &File, fd: c_int) -> io::Result<SocketAddr> {
+    match file.address.get() {
+        Some(known) => Ok(known),
+        None => local(fd),
+    }
 }
 
 /// The companion's peer.

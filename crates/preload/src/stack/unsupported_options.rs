@@ -5,7 +5,7 @@
 use super::{
     address,
     file::{File, Live, deactivate},
-    host, route,
+    host, route, sockets,
 };
 use crate::{
     real,
@@ -179,9 +179,12 @@ pub fn stays_with_kernel(file: &File) -> bool {
     true
 }
 
-/// As [`stays_with_kernel`] for a connection that another process has made; it is never activated here.
-pub fn report_if_foreign(file: &File) {
-    if file.unsupported().is_some_and(|option| option.level == NOT_AN_OPTION) {
+/// As [`stays_with_kernel`] if `file`, at `fd`, is a connection that another process has made; it is never activated
+/// here.
+pub fn report_if_foreign(file: &File, fd: c_int) {
+    if file.unsupported().is_some_and(|option| option.level == NOT_AN_OPTION)
+        && sockets::remote(fd).is_some()
+    {
         stays_with_kernel(file);
     }
 }

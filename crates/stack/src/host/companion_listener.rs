@@ -1,7 +1,10 @@
 //! A kernel socket that listens at the port of one of our listeners. Clients over loopback, or over an interface that
 //! is not shared, connect to it. The host's kernel thread notifies our listener of their connections.
 
-use super::{companion::CompanionService, port_reservation::PortReservation};
+use super::{
+    companion::CompanionService,
+    port_reservation::{KernelBinding, PortReservation},
+};
 use crate::{napi::Pass, sync::lock, sys};
 use std::{
     fmt, io,
@@ -59,14 +62,13 @@ impl CompanionService {
         PortReservation::adopt(self.state(), local, only_v6, fresh)
     }
 
-    /// A reservation with `socket`, which is bound to `local`, see [`PortReservation::for_connect`].
+    /// A reservation with `socket`, which is bound as `binding` says, see [`PortReservation::for_connect`].
     pub(crate) fn reserve_to_connect(
         &self,
-        local: SocketAddr,
-        only_v6: bool,
+        binding: KernelBinding,
         socket: OwnedFd,
     ) -> Option<PortReservation> {
-        PortReservation::for_connect(self.state(), local, only_v6, socket)
+        PortReservation::for_connect(self.state(), binding, socket)
     }
 }
 

@@ -11,7 +11,7 @@
 use super::companion::{State, Steered};
 use crate::{
     sync::lock,
-    sys::{self, set_option},
+    sys::{self, get_option, set_option},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -35,6 +35,35 @@ const IDLE_PORTS: usize = 128;
 
 /// Idle ports may use one in this many of the process's descriptors.
 const IDLE_SHARE: usize = 16;
+
+/// How bind(2) has bound a kernel socket.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelBinding {
+    /// Its address.
+    pub local: SocketAddr,
+    /// `SO_REUSEADDR`.
+    pub reuse_address: bool,
+    /// `SO_REUSEPORT`.
+    pub reuse_port: bool,
+    /// `IPV6_V6ONLY`.
+    pub only_v6: bool,
+    /// No other socket had the port when it was bound.
+    pub was_exclusive: bool,
+}
+
+impl KernelBinding {
+    /// Asks the kernel about `socket`, bound to `local`. It does not tell whether the port was free.
+    pub(crate) fn of(socket: &impl AsRawFd, local: SocketAddr) -> KernelBinding {
+        let on = |level, name| get_option(socket, level, name).is_ok_and(|on| on != 0);
+        KernelBinding {
+            local,
+            reuse_address: on(libc::SOL_SOCKET, libc::SO_REUSEADDR),
+            reuse_port: on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
+            only_v6: local.is_ipv6() && on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+            was_exclusive: false,
+        }
+    }
+}
 
 /// Socket options for bind(2).
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,6 +94,22 @@ struct Port {
     only_v6: bool,
     /// The number of its steering entry; `None`: each of its connections has its own entry.
     steered: Option<u64>,
+    /// The kernel may have connections from it.
+    may_have_connections: bool,
+}
+
+impl Port {
+    /// One that is not steered.
+    fn new(socket: Option<OwnedFd>, local: SocketAddr, only_v6: bool) -> Port {
+        Port {
+            _socket: socket,
+            local,
+            ephemeral: false,
+            only_v6,
+            steered: None,
+            may_have_connections: true,
+        }
+    }
 }
 
 /// The ports that a host has reserved.
@@ -151,8 +196,7 @@ impl PortReservation {
     ) -> io::Result<PortReservation> {
         let (socket, local) = bind(local, options)?;
         let steered = Some(state.add(Steered::new(TCP, local, options.only_v6))?);
-        let port =
-            Port { _socket: Some(socket), local, ephemeral, only_v6: options.only_v6, steered };
+        let port = Port { ephemeral, steered, ..Port::new(Some(socket), local, options.only_v6) };
         Ok(PortReservation::of(port, state))
     }
 
@@ -190,7 +234,7 @@ impl PortReservation {
             (_, None) => {}
         }
         let steered = Some(steered?);
-        let port = Port { _socket: None, local, ephemeral: false, only_v6, steered };
+        let port = Port { steered, ..Port::new(None, local, only_v6) };
         Ok(Some(PortReservation::of(port, state)))
     }
 
@@ -198,11 +242,12 @@ impl PortReservation {
     /// of the kernel.
     pub(super) fn for_connect(
         state: &Arc<State>,
-        local: SocketAddr,
-        only_v6: bool,
+        binding: KernelBinding,
         socket: OwnedFd,
     ) -> Option<PortReservation> {
-        let port = Port { _socket: Some(socket), local, ephemeral: false, only_v6, steered: None };
+        let KernelBinding { local, only_v6, was_exclusive, .. } = binding;
+        let may_have_connections = !was_exclusive;
+        let port = Port { may_have_connections, ..Port::new(Some(socket), local, only_v6) };
         state.is_kernel_address(local).then(|| PortReservation::of(port, state))
     }
 
@@ -214,14 +259,15 @@ impl PortReservation {
         self: &Arc<PortReservation>,
         remote: SocketAddr,
     ) -> io::Result<Arc<PortReservation>> {
-        let Some(Port { local, only_v6, steered: None, .. }) = self.port else {
+        let Some(Port { local, only_v6, may_have_connections, steered: None, .. }) = self.port
+        else {
             return Ok(self.clone());
         };
-        if self.state.has_connection(local, remote) {
+        if may_have_connections && self.state.has_connection(local, remote) {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         }
         let steered = Some(self.state.add(Steered::from(local, only_v6, vec![remote]))?);
-        let port = Port { _socket: None, local, ephemeral: false, only_v6, steered };
+        let port = Port { steered, ..Port::new(None, local, only_v6) };
         let (state, _of) = (self.state.clone(), Some(self.clone()));
         Ok(Arc::new(PortReservation {
             port: Some(port),

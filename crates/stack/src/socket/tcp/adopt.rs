@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     Host,
-    host::{CompanionEndpoint, CompanionListener, CompanionService, PortReservation},
+    host::{
+        CompanionEndpoint, CompanionListener, CompanionService, KernelBinding, PortReservation,
+    },
     inet::tcp::{Ready, TcpEndpoint},
     napi::Pass,
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
@@ -112,11 +114,20 @@ impl TcpStream {
     /// with; no descriptor left.
     #[doc(hidden)]
     pub fn adopt(host: &Host, kernel: &KernelStream) -> io::Result<TcpStream> {
+        TcpStream::adopt_bound(host, kernel, KernelBinding::of(kernel, kernel.local_addr()?))
+    }
+
+    /// As [`adopt`](TcpStream::adopt), for a caller that knows how `kernel` is bound: it is not asked.
+    ///
+    /// # Errors
+    /// As [`adopt`](TcpStream::adopt).
+    pub fn adopt_bound(
+        host: &Host,
+        kernel: &KernelStream,
+        binding: KernelBinding,
+    ) -> io::Result<TcpStream> {
         let own = kernel.as_fd().try_clone_to_owned()?;
-        let local = kernel.local_addr()?;
-        adopted(host, local, kernel, |service, only_v6| {
-            Ok(service.reserve_to_connect(local, only_v6, own))
-        })
+        adopted(host, binding, |service| Ok(service.reserve_to_connect(binding, own)))
     }
 }
 
@@ -158,11 +169,12 @@ impl TcpListener {
         let taking_over = || host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
         taking_over();
         let local = own.local_addr()?;
-        let stream = adopted(host, local, &own, |service, only_v6| match steered_port {
+        let binding = KernelBinding::of(&own, local);
+        let stream = adopted(host, binding, |service| match steered_port {
             Some(SteeredPort(reservation)) if reservation.local() == Some(local) => {
                 Ok(Some(reservation))
             }
-            _ => service.adopt_port(local, only_v6, false),
+            _ => service.adopt_port(local, binding.only_v6, false),
         })?;
         taking_over();
         stream.listen_with_companion(backlog, |endpoint| {
@@ -208,27 +220,26 @@ impl SteeredPort {
     }
 }
 
-/// Our socket bound to the address of `kernel`, with the port reservation that `reservation` makes.
+/// Our socket bound as `binding` says, with the port reservation that `reservation` makes.
 fn adopted(
     host: &Host,
-    local: SocketAddr,
-    kernel: &impl AsRawFd,
-    reservation: impl FnOnce(&CompanionService, bool) -> io::Result<Option<PortReservation>>,
+    binding: KernelBinding,
+    reservation: impl FnOnce(&CompanionService) -> io::Result<Option<PortReservation>>,
 ) -> io::Result<TcpStream> {
     let stream = TcpStream::new(host);
-    let on = |level, name| get_option(kernel, level, name).is_ok_and(|on| on != 0);
-    for (level, name) in
-        [(SOL_SOCKET, SO_REUSEADDR), (SOL_SOCKET, SO_REUSEPORT), (IPPROTO_IPV6, IPV6_V6ONLY)]
-    {
-        if on(level, name) {
+    for (level, name, on) in [
+        (SOL_SOCKET, SO_REUSEADDR, binding.reuse_address),
+        (SOL_SOCKET, SO_REUSEPORT, binding.reuse_port),
+        (IPPROTO_IPV6, IPV6_V6ONLY, binding.only_v6),
+    ] {
+        if on {
             stream.setsockopt(level, name, 1)?;
         }
     }
     let options = lock(&stream.0.values).clone();
     let Some(service) = host.kernel() else { return Err(errno(libc::EADDRNOTAVAIL)) };
-    let reservation =
-        reservation(service, options.only_v6)?.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-    let inet = host.inet().tcp_bind_kernel_port(local, &options.listen(0))?;
+    let reservation = reservation(service)?.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+    let inet = host.inet().tcp_bind_kernel_port(binding.local, &options.listen(0))?;
     stream.0.set_bound(Bound { inet, reservation: Some(Arc::new(reservation)) });
     Ok(stream)
 }
