@@ -5,6 +5,7 @@ mod echo;
 mod support;
 
 use std::fs;
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -451,4 +452,45 @@ fn unsupported_options_leave_the_socket_to_the_kernel_or_are_refused() {
     // With --strict such a socket ends the program.
     fails_with(&run(&["--strict"], "filter"), &["SO_ATTACH_FILTER", "--strict"]);
     fails_with(&run(&["--strict"], "full"), &["a udp socket", "open files", "--strict"]);
+}
+
+/// Each socket has received three datagrams before it is first used.
+const QUEUED: &str = "
+import socket, sys
+def udp():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(('0.0.0.0', 0)); s.setblocking(False)
+    return s
+sockets = [udp() for _ in range(40)]
+print('ready', *[s.getsockname()[1] for s in sockets], flush=True)
+sys.stdin.readline()
+# It opens the queues.
+try: udp().recv(1)
+except BlockingIOError: pass
+for s in sockets:
+    assert [s.recv(9) for _ in range(3)] == [b'0', b'1', b'2']
+print('over', flush=True)
+";
+
+#[test]
+fn datagrams_that_came_before_the_first_use_of_a_socket_are_there_at_once() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack", "--strict", "--", "python3", "-c", QUEUED]);
+    let mut server = Running::spawn(&mut command);
+    let line = server.wait_for("ready");
+    let sender = lab.client.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    let before = packet_counts(&lab.server).1;
+    for port in line.split_ascii_whitespace().skip(1) {
+        for number in ["0", "1", "2"] {
+            let to = (lab.server.ipv4(), port.parse().unwrap());
+            sender.send_to(number.as_bytes(), to).unwrap();
+        }
+    }
+    wait_until("the kernel has them", || packet_counts(&lab.server).1 >= before + 120);
+    server.send_line("");
+    server.wait_for("over");
 }

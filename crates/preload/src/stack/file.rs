@@ -486,6 +486,8 @@ impl File {
             }
             if let Live::Udp(udp) = live {
                 udp.set_groups(lock(&self.groups).clone());
+                // After the options, which may concern them.
+                udp.deliver_queued();
             }
         });
         match made {

@@ -403,9 +403,13 @@ fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -
     }
     let bound = local(fd).unwrap_or(address::any(file.domain));
     let result = by_kernel();
-    if result == 0
-        && !(file.is_for_stack(None, Some(remote)) && route::leads_to(remote, bound.ip()))
-    {
+    // The kernel does not name a peer with port 0 (`inet_getname`), which no datagram comes from.
+    let ours = || {
+        remote.port() != 0
+            && file.is_for_stack(None, Some(remote))
+            && route::leads_to(remote, bound.ip())
+    };
+    if result == 0 && !ours() {
         leave_fd_to_kernel(fd, file);
     }
     result

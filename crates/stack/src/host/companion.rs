@@ -62,6 +62,8 @@ pub(super) struct State {
     /// None where the kernel has no IPv6.
     icmpv6: Option<OwnedFd>,
     pub(super) companions: Mutex<HashMap<u64, Entry>>,
+    /// Held while datagrams are taken from a companion and delivered, so that they stay in order.
+    delivering: Mutex<()>,
     /// Kernel listeners that are companions of ours.
     pub(super) listeners: Mutex<HashMap<u64, Arc<dyn CompanionEndpoint>>>,
     /// The steered TCP ports.
@@ -153,6 +155,8 @@ const FIRST_COMPANION: u64 = 1 << 32;
 /// The most packets taken from one socket at a time, so that a flood to it does not starve the others. Epoll reports
 /// the rest again.
 const BATCH: u32 = 64;
+/// No datagram is longer.
+const LONGEST: usize = 1 << 16;
 
 impl CompanionService {
     pub(super) fn start(
@@ -185,6 +189,7 @@ impl CompanionService {
             icmp,
             icmpv6,
             companions,
+            delivering: Mutex::default(),
             listeners,
             ports,
             kernel_connections,
@@ -315,6 +320,16 @@ impl Companion {
             self.state.update_group_steering();
         }
         Ok(())
+    }
+
+    /// Delivers the datagrams that have reached the companion. The thread does it as well, but later: a socket that has
+    /// just become ours must have at once what the kernel's had.
+    pub(crate) fn deliver_queued(&self) {
+        let mut buffer = vec![0; LONGEST];
+        let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
+        // The thread takes the rest, if the peer sends faster than this.
+        let _ = (0..8).any(|_| self.state.companion_readable(self.id, &mut buffer, &mut pass));
+        pass.wake.wake_all();
     }
 
     /// The companion's local address.
@@ -517,7 +532,7 @@ impl State {
 
     fn serve(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        let mut buffer = vec![0; 1 << 16];
+        let mut buffer = vec![0; LONGEST];
         let mut looked = time::now();
         while !self.stop.load(Ordering::Acquire) {
             let limit = self.has_groups.load(Ordering::Acquire).then_some(RECHECK);
@@ -537,7 +552,7 @@ impl State {
                     ICMP => self.icmp(&mut buffer, &mut pass),
                     ICMPV6 => self.icmpv6(&mut buffer, &mut pass),
                     id if id >= FIRST_COMPANION => {
-                        self.companion_readable(id, &mut buffer, &mut pass)
+                        self.companion_readable(id, &mut buffer, &mut pass);
                     }
                     view => self.tables_changed((view - FIRST_VIEW) as usize, &mut pass),
                 }
@@ -584,15 +599,18 @@ impl State {
         }
     }
 
-    fn companion_readable(&self, id: u64, buffer: &mut [u8], pass: &mut Pass) {
+    /// Whether there is nothing left to take.
+    fn companion_readable(&self, id: u64, buffer: &mut [u8], pass: &mut Pass) -> bool {
         let (socket, endpoint, port) = {
             let companions = lock(&self.companions);
             let Some(entry) = companions.get(&id) else {
                 drop(companions);
-                return self.listener_readable(id, pass);
+                self.listener_readable(id, pass);
+                return true;
             };
             (entry.socket.clone(), entry.endpoint.clone(), entry.port)
         };
+        let _delivering = lock(&self.delivering);
         for _ in 0..BATCH {
             match recv_with_destination(socket.as_fd(), buffer) {
                 Ok(Received { len, from, to, ttl, tos, .. }) => {
@@ -600,11 +618,12 @@ impl State {
                     let datagram = Datagram { from, to, ttl, tos, payload };
                     self.inet.udp_from_kernel(&*endpoint, &datagram, pass);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 // The raw sockets report ICMP errors, too, including those of datagrams that our queues sent.
                 Err(_) => {}
             }
         }
+        false
     }
 }
 

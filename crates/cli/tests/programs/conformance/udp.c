@@ -338,6 +338,20 @@ static void told_beside(void)
     close(s);
 }
 
+/* No datagram comes from there, and the kernel does not name such a peer. */
+static void port_zero(void)
+{
+    struct address nowhere = with_port(peer, 0), name;
+    socklen_t len = sizeof name.at;
+    int s = udp();
+
+    begin("connected to port 0");
+    DO(connect(s, SA(nowhere), nowhere.len));
+    DO(getpeername(s, (void *)&name.at, &len));
+    DO(send(s, "x", 1, 0));
+    close(s);
+}
+
 void cases_udp(void)
 {
     connected_or_not();
@@ -348,4 +362,5 @@ void cases_udp(void)
     sizes();
     several_at_once();
     told_beside();
+    port_zero();
 }

@@ -54,6 +54,12 @@ impl Flow {
         result
     }
 
+    /// Begins to connect. Apart from making the flow: the peer's answer may wake a thread before this call returns, and
+    /// that thread must find the flow at its socket.
+    pub fn send_syn(&self, pass: &mut Pass<'_>) {
+        self.call(pass, |_, _| ());
+    }
+
     /// Notifies `endpoint` of changes from now on, and at once of the present state.
     pub fn attach(&self, endpoint: Arc<dyn TcpEndpoint>, pass: &mut Pass<'_>) {
         let mut state = self.core.lock();

@@ -55,7 +55,7 @@ struct FreeTuple {
 }
 
 impl Inet {
-    /// Begins to connect to `remote`. Unspecified parts of `local` are chosen: the address by the route, the port so
+    /// A flow to `remote`, which [`Flow::send_syn`] begins to connect. Unspecified parts of `local` are chosen: the address by the route, the port so
     /// that the 4-tuple is free and hard to guess. The flow is writable once connected; before that, sends and
     /// receives return `WouldBlock`. `port_ref` lives as long as the connection, its TIME_WAIT included.
     ///
@@ -159,9 +159,6 @@ impl Inet {
             return Err(unavailable());
         }
         self.tcp_count(Count::TcpActiveOpens);
-        let state = core.enter(pass);
-        core.finish(state, self, pass);
-        self.deliver_local(pass);
         Ok(Flow::new(core, self.clone()))
     }
 

@@ -515,6 +515,9 @@ impl Inner {
             self.outcome.store(attempt.unwrap_or(OUTCOME + 1), Ordering::Release);
         }
         drop(bound);
+        if let Some(flow) = self.connection() {
+            flow.send_syn(&mut pass);
+        }
         pass.wake.wake_all();
         Ok(())
     }

@@ -54,4 +54,13 @@ impl UdpSocket {
         inner.set_ledger_entry(lock(&inner.binding).insert(bound));
         Ok(socket)
     }
+
+    /// Delivers at once the datagrams that the kernel socket of an [adopted](UdpSocket::adopt) socket has received; they
+    /// come soon without this call.
+    pub fn deliver_queued(&self) {
+        if let Some(kernel) = lock(&self.0.binding).as_ref().and_then(|bound| bound.kernel.as_ref())
+        {
+            kernel.deliver_queued();
+        }
+    }
 }

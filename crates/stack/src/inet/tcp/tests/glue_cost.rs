@@ -108,10 +108,12 @@ fn join(ends: &[End; 2], server: &Listening, now: Instant) -> (Flow, Flow) {
         Arc::new(TestEndpoint::default()),
         &mut pass,
     );
+    let client = client.unwrap();
+    client.send_syn(&mut pass);
     while carry(a, b, now) + carry(b, a, now) > 0 {}
     let served = server.accept().unwrap();
     served.attach(Arc::new(TestEndpoint::default()), &mut pass);
-    (client.unwrap(), served)
+    (client, served)
 }
 
 fn listen(end: &End) -> Listening {

@@ -19,6 +19,19 @@ use std::{
     sync::Arc,
 };
 
+/// The peer may answer, and another thread learn of it, before the caller has stored the flow at its socket.
+#[test]
+fn a_flow_is_made_before_its_syn_leaves() {
+    let net = Net::new();
+    let (from, to) = ("0.0.0.0:0".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
+    let (options, endpoint) = (Default::default(), Arc::new(TestEndpoint::default()));
+    let inet = &net.hosts[A].inet;
+    let flow = inet.tcp_connect(from, to, &options, None, endpoint, &mut net.pass()).unwrap();
+    assert_eq!(net.hosts[A].sent().len(), 0);
+    flow.send_syn(&mut net.pass());
+    assert_eq!(net.hosts[A].sent().len(), 1);
+}
+
 #[test]
 fn connect_accept_echo_close() {
     let mut net = Net::new();

@@ -250,8 +250,10 @@ fn time_wait_entries_that_keep_a_port_are_bounded() {
         let inet = &net.hosts[A].inet;
         let client =
             inet.tcp_connect(from, to, &options, Some(port_ref), endpoint, &mut net.pass());
+        let client = client.unwrap();
+        client.send_syn(&mut net.pass());
         net.settle();
-        net.close(&client.unwrap());
+        net.close(&client);
         net.close(&server.accept().unwrap());
     };
     let shared = Arc::new(());

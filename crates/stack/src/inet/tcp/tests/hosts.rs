@@ -283,7 +283,10 @@ impl Net {
         endpoint: Arc<TestEndpoint>,
     ) -> io::Result<Flow> {
         let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
-        self.hosts[host].inet.tcp_connect(from, to, options, None, endpoint, &mut self.pass())
+        let mut pass = self.pass();
+        let flow = self.hosts[host].inet.tcp_connect(from, to, options, None, endpoint, &mut pass)?;
+        flow.send_syn(&mut pass);
+        Ok(flow)
     }
 
     /// A connection from A to a listener, accepted by B.

@@ -253,7 +253,9 @@ impl ScriptTarget for OverInet {
         let options = ConnectOptions { tcp: self.options, ..ConnectOptions::default() };
         let (endpoint, mut pass) = (Arc::new(TestEndpoint::default()), OverInet::pass(now));
         let flow = self.inet.tcp_connect(local, remote, &options, None, endpoint, &mut pass);
-        self.flow = Some(flow.expect("a way to the peer"));
+        let flow = flow.expect("a way to the peer");
+        flow.send_syn(&mut pass);
+        self.flow = Some(flow);
     }
 
     fn listen(&mut self) {
