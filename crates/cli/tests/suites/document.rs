@@ -20,7 +20,7 @@ Most suites use loopback only. Here loopback is a mirror: packets to 127.0.0.1 o
 sends them back with source and destination swapped. So suites run over both planes. Tests that fail plain fail because
 of the mirror, of missing rights, or of the suite itself. Packets: how many came over the wire on the stack plane, and
 how many of them the kernel's stack received. If a test has two processes, one has the interface and the other uses the
-kernel. mio's package on crates.io has no tests; tokio's, redis's and memcached's suites have not been run this way.
+kernel. mio's tests are in its repository only: `MIO_REPOSITORY` may name a copy.
 
 | suite | version | passed plain | kernel plane | stack plane | tests | plain result varies | packets, stack plane |
 |---|---|---|---|---|---|---|---|

@@ -11,10 +11,10 @@
 //! three variants. The machine's counters must show that the packets went over that wire, and on the stack plane past
 //! the kernel's stack.
 
+mod by_cargo;
 mod by_name;
 mod compare;
 mod cpython;
-mod crates_io;
 mod debian;
 mod document;
 mod environment;
@@ -105,7 +105,15 @@ fn memcached_is_as_plain() {
 #[ignore = "ten minutes, and what tokio is tested with"]
 fn tokio_is_as_plain() {
     needs_suite_tools!();
-    check(&crates_io::tokio(), true);
+    check(&by_cargo::tokio(), true);
+}
+
+#[test]
+#[ignore = "minutes, and mio's repository"]
+fn mio_is_as_plain() {
+    needs_suite_tools!();
+    needs!(program "git");
+    check(&by_cargo::mio(), true);
 }
 
 #[test]
@@ -115,6 +123,24 @@ fn cpython_parts() {
     let Ok(parts) = std::env::var("SUITE_PARTS") else { return };
     let parts: Vec<&str> = parts.split(' ').collect();
     check(&cpython::Cpython::new(&parts), false);
+}
+
+#[test]
+#[ignore = "the tests that SUITE_TESTS names, of the suite that SUITE names, to investigate a fault"]
+fn tests_by_name() {
+    needs_suite_tools!();
+    let Ok(names) = std::env::var("SUITE_TESTS") else { return };
+    let mut suite = match std::env::var("SUITE").unwrap_or_default().as_str() {
+        "libevent" => debian::libevent(),
+        "libuv" => debian::libuv(),
+        "memcached" => debian::memcached(),
+        "mio" => by_cargo::mio(),
+        "redis" => debian::redis(),
+        "tokio" => by_cargo::tokio(),
+        other => panic!("SUITE: {other}"),
+    };
+    suite.tests.retain(|(test, _)| names.split(' ').any(|name| name == test));
+    check(&suite, false);
 }
 
 #[test]

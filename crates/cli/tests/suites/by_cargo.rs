@@ -1,5 +1,5 @@
-//! Suites in packages of crates.io: tokio's network tests, of the release in this workspace's lock file. mio's package
-//! has no tests.
+//! Suites that cargo builds: tokio's network tests, from the package of crates.io that this workspace's lock file names,
+//! and mio's, from its repository, as its package has no tests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,13 +42,58 @@ pub fn tokio() -> ByName {
     let files = fs::read_dir(tree.join("tests")).unwrap().flatten();
     let names =
         files.filter_map(|e| e.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned));
-    let mut names: Vec<String> =
-        names.filter(|name| TOKIO.iter().any(|beginning| name.starts_with(beginning))).collect();
+    let names = names.filter(|name| TOKIO.iter().any(|beginning| name.starts_with(beginning)));
+    let tests = tests(&tree, &dir, "full,test-util", names.collect());
+    suite("tokio", version, tests)
+}
+
+/// Test programs of mio that use the network, and those of its `Poll`.
+const MIO: [&str; 10] = [
+    "close_on_drop",
+    "events",
+    "poll",
+    "registering",
+    "regressions",
+    "tcp",
+    "tcp_listener",
+    "tcp_stream",
+    "udp_socket",
+    "waker",
+];
+
+/// mio's last release in the repository that `MIO_REPOSITORY` names, else in its own.
+pub fn mio() -> ByName {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suites/source/mio");
+    let tree = dir.join("tree");
+    let git =
+        |arguments: &[&str]| output_of(Command::new("git").arg("-C").arg(&tree).args(arguments));
+    if !tree.join("Cargo.toml").exists() {
+        let repository = env::var("MIO_REPOSITORY");
+        let repository = repository.as_deref().unwrap_or("https://github.com/tokio-rs/mio");
+        fs::create_dir_all(&tree).unwrap();
+        git(&["clone", "--quiet", repository, "."]);
+        let tag = git(&["describe", "--tags", "--abbrev=0"]);
+        git(&["checkout", "--quiet", tag.trim()]);
+        // It is below this workspace, but not a member of it.
+        let manifest = fs::read_to_string(tree.join("Cargo.toml")).unwrap();
+        fs::write(tree.join("Cargo.toml"), manifest + "\n[workspace]\n").unwrap();
+    }
+    let version = git(&["describe", "--tags", "--abbrev=0"]).trim().trim_start_matches('v').into();
+    let tests = tests(&tree, &dir, "os-poll,os-ext,net", MIO.map(str::to_owned).to_vec());
+    suite("mio", version, tests)
+}
+
+fn suite(name: &'static str, version: String, tests: Vec<(String, String)>) -> ByName {
+    ByName { name, version, tests, skips: " 1 ignored;", skip_status: -1, environment: &[] }
+}
+
+/// Builds these test programs of the package in `tree`; the names of their tests, and how to run each.
+fn tests(tree: &Path, dir: &Path, features: &str, mut names: Vec<String>) -> Vec<(String, String)> {
     names.sort();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--no-run", "--features", "full,test-util", "--message-format=json"]);
+    cargo.args(["test", "--no-run", "--features", features, "--message-format=json"]);
     // Without the flags that this workspace is built with.
-    cargo.env("CARGO_TARGET_DIR", dir.join("target")).env_remove("RUSTFLAGS").current_dir(&tree);
+    cargo.env("CARGO_TARGET_DIR", dir.join("target")).env_remove("RUSTFLAGS").current_dir(tree);
     for name in &names {
         cargo.args(["--test", name]);
     }
@@ -61,14 +106,7 @@ pub fn tokio() -> ByName {
             tests.push((format!("{name}::{test}"), format!("{program} --exact {test}")));
         }
     }
-    ByName {
-        name: "tokio",
-        version,
-        tests,
-        skips: " 1 ignored;",
-        skip_status: -1,
-        environment: &[],
-    }
+    tests
 }
 
 /// The name of a test and its program, if the line of cargo's output names one.
