@@ -371,22 +371,6 @@ impl Drop for Master {
     }
 }
 
-/// Lets other users enter a folder and its parents.
-fn readable(folder: &std::path::Path) {
-    use std::os::unix::fs::PermissionsExt;
-    for parent in folder.ancestors() {
-        if let Ok(metadata) = fs::metadata(parent)
-            && metadata.permissions().mode() & 0o001 == 0
-        {
-            fs::set_permissions(
-                parent,
-                fs::Permissions::from_mode(metadata.permissions().mode() | 0o011),
-            )
-            .unwrap();
-        }
-    }
-}
-
 pub fn iperf3(plane: &'static str) {
     needs_root!();
     needs!(program "iperf3");

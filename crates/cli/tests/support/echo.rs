@@ -34,6 +34,22 @@ pub fn temp_dir(name: &str) -> PathBuf {
     dir
 }
 
+/// Lets other users enter a folder and its parents.
+pub fn readable(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    for parent in folder.ancestors() {
+        if let Ok(metadata) = fs::metadata(parent)
+            && metadata.permissions().mode() & 0o001 == 0
+        {
+            fs::set_permissions(
+                parent,
+                fs::Permissions::from_mode(metadata.permissions().mode() | 0o011),
+            )
+            .unwrap();
+        }
+    }
+}
+
 /// Runs a compiler; its messages go to the test's output.
 pub fn build(compiler: &mut Command) {
     assert!(compiler.status().unwrap().success(), "{compiler:?}");
