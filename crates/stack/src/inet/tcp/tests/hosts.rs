@@ -284,7 +284,8 @@ impl Net {
     ) -> io::Result<Flow> {
         let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
         let mut pass = self.pass();
-        let flow = self.hosts[host].inet.tcp_connect(from, to, options, None, endpoint, &mut pass)?;
+        let flow =
+            self.hosts[host].inet.tcp_connect(from, to, options, None, endpoint, &mut pass)?;
         flow.send_syn(&mut pass);
         Ok(flow)
     }
