@@ -12,6 +12,8 @@
 //! and is called again when a signal has interrupted it and it restarts ([`crate::inside::ERESTARTSYS`]). Otherwise
 //! `handler(arguments...)` serves it; that is `real::name` where the kernel needs no help.
 //!
+//! `then f`: the handler does not return; after a panic in it `f(arguments...)` is called.
+//!
 //! C's variadic functions are declared with as many machine words as the kernel could take: on the platforms of this
 //! library integers and pointers are passed the same way in both forms.
 
@@ -191,7 +193,7 @@ macro_rules! for_each_hook {
             // The child of the real one would change this library's memory under its parent.
             daemon: (nochdir: c_int, noclose: c_int) -> c_int = stack::daemon;
             vfork, __vfork: () -> libc::pid_t = stack::fork;
-            _exit, _Exit: (status: c_int) -> c_int = stack::exit;
+            _exit, _Exit: (status: c_int) -> c_int = stack::exit, then real::_exit;
             execv: (path: *const libc::c_char, argv: Strings) -> c_int = process::execv;
             execvp: (path: *const libc::c_char, argv: Strings) -> c_int = process::execvp;
             execve: (path: *const libc::c_char, argv: Strings, envp: Strings) -> c_int = process::execve;

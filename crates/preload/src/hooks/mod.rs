@@ -12,14 +12,14 @@ use crate::{
 macro_rules! exported_functions {
     ($(
         $name:ident $(, $alias:ident)*: $args:tt -> $ret:ty
-            = $handler:path $(, ours($fd:ident) $ours:path)?;
+            = $handler:path $(, ours($fd:ident) $ours:path)? $(, then $then:path)?;
     )*) => {
         // A thread that is cancelled is unwound through these, so their ABI must allow unwinding (`crate::cancel`).
         $(
             #[cfg(panic = "unwind")]
-            exported_functions!(@export "C-unwind" $name $args -> $ret = $handler $(, $fd $ours)?);
+            exported_functions!(@export "C-unwind" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)?);
             #[cfg(not(panic = "unwind"))]
-            exported_functions!(@export "C" $name $args -> $ret = $handler $(, $fd $ours)?);
+            exported_functions!(@export "C" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)?);
             $( exported_functions!(@alias $alias $name $args -> $ret); )*
         )*
     };
@@ -33,6 +33,19 @@ macro_rules! exported_functions {
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
             // SAFETY: the caller keeps the C function's contract, which is the handler's.
             panics::answer(move || unsafe { $handler($($arg),*) })
+        }
+    };
+    (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, then $then:path) => {
+        /// The hook of this name.
+        ///
+        /// # Safety
+        /// That of the C function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
+            // SAFETY: the caller keeps the C function's contract, which is the handler's.
+            panics::answer(move || unsafe { $handler($($arg),*) });
+            // SAFETY: as above.
+            unsafe { $then($($arg),*) }
         }
     };
     (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path) => {
