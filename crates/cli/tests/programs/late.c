@@ -592,18 +592,33 @@ static void another_kind_added(void)
     }
 }
 
-static int shut_how;
+static int shut_how, shut_result;
 
 static void *shut_down_later(void *listener)
 {
     usleep(200000);
-    printf("shutdown %d\n", shutdown((int)(long)listener, shut_how));
+    shut_result = shutdown((int)(long)listener, shut_how);
     return NULL;
 }
 
 /* While a thread waits for a listener, another one shuts it down. */
 static void listener_shut_down(void)
 {
+    for (int how = 0; how < 4; how++) {
+        struct pollfd one = {.fd = listening(7060 + how), .events = POLLIN};
+        pthread_t thread;
+        poll(&one, 1, 10);
+        shut_how = how % 2 ? SHUT_RDWR : SHUT_RD;
+        pthread_create(&thread, NULL, shut_down_later, (void *)(long)one.fd);
+        for (int i = 0; i < 3; i++) {
+            int n = poll(&one, 1, i ? 0 : LONG * 1000);
+            if (i == 1)
+                pthread_join(thread, NULL);
+            printf("%d event, %#x\n", n, one.revents);
+        }
+        printf("shutdown %d\n", shut_result);
+        close(one.fd);
+    }
     for (int how = 0; how < 6; how++) {
         int listener = listening(7050 + how), flags[] = {0, EPOLLET, EPOLLONESHOT};
         struct epoll_event event = {.events = EPOLLIN | flags[how / 2]};
@@ -620,7 +635,7 @@ static void listener_shut_down(void)
                 pthread_join(thread, NULL);
             printf("%d event, %#x\n", n, event.events);
         }
-        printf("accept %d\n", accept(listener, NULL, NULL));
+        printf("shutdown %d, accept %d\n", shut_result, accept(listener, NULL, NULL));
         /* It may listen again. */
         printf("listen %d\n", listen(listener, 5));
         close(listener);

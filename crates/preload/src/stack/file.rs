@@ -624,6 +624,15 @@ pub fn deactivate(file: &Ref) -> Ref {
     inactive_copy
 }
 
+/// As [`deactivate`] in the epoll sets; at its descriptors the file stays, and reports what it has to report, until the
+/// caller replaces it by the returned one.
+pub fn leave_sets(file: &Ref) -> Ref {
+    let successor = FILES.hold(file.inactive_copy());
+    file.set_kernel_owned();
+    file.memberships.transfer_to(&successor.memberships);
+    successor
+}
+
 /// Before a fork: deactivates listeners that no thread has waited for yet, so that the process that accepts first,
 /// parent or child, gets the connections.
 pub fn deactivate_unused_listeners() {

@@ -2,7 +2,7 @@
 
 use super::{
     address, answer, code, companion_address, enter, error,
-    file::{File, Live, companion, deactivate, is_short, leave_fd_to_kernel, lock},
+    file::{File, Live, companion, deactivate, is_short, leave_fd_to_kernel, leave_sets, lock},
     host, internal_fds, options, rings, route, unsupported_options,
 };
 use crate::{
@@ -508,15 +508,21 @@ pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
         }
         Some(Live::Udp(udp)) => answer(udp.shutdown(direction).map(|()| 0)),
         live => {
-            if let (Some(Live::Listener(listener)), false) = (live, how == libc::SHUT_WR) {
-                // In epoll sets the companion takes its place, and reports the hang-up.
-                deactivate(&file);
-                // Before the companion's hang-up, which would be taken for a connection.
-                listener.stop();
-            }
+            let successor = match live {
+                Some(Live::Listener(listener)) if how != libc::SHUT_WR => {
+                    // In epoll sets the companion takes its place, and reports the hang-up.
+                    let successor = leave_sets(&file);
+                    // Before the companion's hang-up, which would be taken for a connection.
+                    listener.stop();
+                    Some(successor)
+                }
+                _ => None,
+            };
             let result = by_kernel();
             // `inet_shutdown`: it stops listening.
-            if result == 0 && live.is_none() && file.backlog() >= 0 && how != libc::SHUT_WR {
+            if let Some(successor) = successor {
+                FILES.replace(&file, &successor);
+            } else if result == 0 && file.backlog() >= 0 && how != libc::SHUT_WR {
                 disconnect(&file, fd);
             }
             result

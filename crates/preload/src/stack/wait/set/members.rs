@@ -266,7 +266,12 @@ impl EpollSet {
             .map(|(key, _)| *key)
             .collect();
         for (id, fd) in inactive {
-            let file = FILES.get(fd).filter(|file| file.memberships().id() == id);
+            let known = FILES.get(fd);
+            // It is about to be replaced by the one that the member names.
+            if known.as_ref().is_some_and(|file| file.is_kernel_owned() && file.live().is_some()) {
+                continue;
+            }
+            let file = known.filter(|file| file.memberships().id() == id);
             if let Some(inner) = file.as_ref().and_then(|file| file.set()) {
                 inner.activate_members();
                 continue;
