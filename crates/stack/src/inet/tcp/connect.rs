@@ -55,9 +55,10 @@ struct FreeTuple {
 }
 
 impl Inet {
-    /// A flow to `remote`, which [`Flow::send_syn`] begins to connect. Unspecified parts of `local` are chosen: the address by the route, the port so
-    /// that the 4-tuple is free and hard to guess. The flow is writable once connected; before that, sends and
-    /// receives return `WouldBlock`. `port_ref` lives as long as the connection, its TIME_WAIT included.
+    /// A flow to `remote`, which [`Flow::send_syn`] begins to connect. Unspecified parts of `local` are chosen: the
+    /// address by the route, the port so that the 4-tuple is free and hard to guess. The flow is writable once
+    /// connected; before that, sends and receives return `WouldBlock`. `port_ref` lives as long as the connection, its
+    /// TIME_WAIT included.
     ///
     /// # Errors
     /// EADDRNOTAVAIL if no port is left or the 4-tuple is in use; EADDRINUSE if `local` names a port that is bound;
