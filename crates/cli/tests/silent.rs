@@ -115,20 +115,21 @@ fn sockets_of_a_process_with_an_io_uring_work_and_are_reported() {
     let _one = one_test_at_a_time();
     let program = compiled("rings", &["-luring"]);
     let lab = Lab::builder().build().unwrap();
-    for how in ["accepts", "epoll_ctl"] {
+    // A port each: a ring holds its listener for a moment after the process has ended.
+    for (port, how) in [(7000, "accepts"), (7001, "epoll_ctl")] {
         let mut command = run(&lab.server, &[]);
         let stderr = StderrFile::by(&mut command);
-        let server = Running::start(command.arg(&program).args(["7000", how]));
-        (0..3).for_each(|_| Client::connect(&lab, 7000).exchange(3));
+        let server = Running::start(command.arg(&program).args([port.to_string().as_str(), how]));
+        (0..3).for_each(|_| Client::connect(&lab, port).exchange(3));
         server.end();
         let said = stderr.text();
         assert!(said.lines().count() == 1 && said.contains("io_uring"), "{how}: {said}");
     }
-    let _server = Running::start(lab.server.command(&program).args(["7000", "accepts"]));
+    let _server = Running::start(lab.server.command(&program).args(["7002", "accepts"]));
     let peer = lab.server.ipv4().to_string();
     let connects = |how: &[&str]| {
         let mut command = run(&lab.client, how);
-        command.arg(&program).args(["7000", "connects", &peer]).output().unwrap()
+        command.arg(&program).args(["7002", "connects", &peer]).output().unwrap()
     };
     let output = connects(&[]);
     assert!(output.status.success() && stderr_of(&output).contains("io_uring"), "{output:?}");
