@@ -30,7 +30,7 @@ pub struct ArmStages {
     pub arm: String,
     /// How it waits.
     pub mode: Mode,
-    /// The stages, as in [`STAGES`].
+    /// From the ring to the return of recv.
     pub stages_us: Vec<Stage>,
     /// From the doorbell to recv's return.
     pub total_us: f64,
