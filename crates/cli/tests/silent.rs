@@ -185,6 +185,38 @@ fn a_server_that_forks_for_each_connection_serves_all_of_them() {
     }
 }
 
+/// Waits for a connection, and passes the listener to a program that is to accept it.
+const PASSES_ITS_LISTENER: &str = "
+import os, select, socket, sys
+listener = socket.create_server(('', 7000))
+print('ready', flush=True)
+select.select([listener], [], [])
+if os.fork() == 0:
+    os.dup2(listener.fileno(), 9)
+    os.execvp('sleep', ['sleep', '0'])
+os.wait()
+print('passed', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_listener_passed_to_an_executed_program_is_reported() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut command = run(&lab.server, &[]);
+    let stderr = StderrFile::by(&mut command);
+    let mut server = Running::start(command.args(["python3", "-c", PASSES_ITS_LISTENER]));
+    let address = SocketAddr::from((lab.server.ipv4(), 7000));
+    let _stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+    server.wait_for("passed");
+    server.end();
+    let said = stderr.text();
+    assert!(said.contains("passed to an executed program"), "{said}");
+    assert!(said.contains("--plane kernel"), "{said}");
+}
+
 #[test]
 fn with_strict_a_child_that_uses_a_connection_ends_and_says_why() {
     needs_root!();

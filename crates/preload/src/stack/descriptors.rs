@@ -114,11 +114,11 @@ fn copied(fd: c_int, file: &Ref) -> c_int {
     fd
 }
 
-/// A child duplicates a connection of its parent's, or clears its close-on-exec flag: it is for the program that the
-/// child will execute.
+/// A child duplicates a connection or listener of its parent's, or clears its close-on-exec flag: it is for the program
+/// that the child will execute.
 fn for_exec(file: &Ref) {
-    if let Some(inherited) = file.inherited() {
-        inherited.for_exec.store(true, Ordering::Relaxed);
+    if file.inherited().is_some() || file.is_parents_listener() {
+        file.for_exec.store(true, Ordering::Relaxed);
     }
 }
 

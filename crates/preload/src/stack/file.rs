@@ -50,6 +50,10 @@ pub struct File {
     owner: AtomicU8,
     /// Set for a connection of the parent's.
     inherited: Option<InheritedConnection>,
+    /// A listener that was active in the parent at the fork: the parent's queues have its connections.
+    is_parents_listener: bool,
+    /// A child has prepared it for a program that it will execute.
+    pub for_exec: AtomicBool,
     /// Its index among the connections that the child of a fork in progress shares.
     shared_index: AtomicU32,
     /// A duplicate of the companion, after the program has closed its own descriptor and children still have theirs.
@@ -151,6 +155,8 @@ impl File {
             live: OnceLock::new(),
             owner: AtomicU8::new(OURS),
             inherited: None,
+            is_parents_listener: false,
+            for_exec: AtomicBool::new(false),
             shared_index: AtomicU32::new(0),
             kept_companion: OnceLock::new(),
             nonblocking: AtomicBool::new(false),
@@ -226,7 +232,11 @@ impl File {
                     self.shared_index.load(Ordering::Relaxed),
                 ));
             }
-            _ => file.inherited = self.inherited().map(InheritedConnection::for_grandchild),
+            Some(Live::Listener(_)) => file.is_parents_listener = !self.is_kernel_owned(),
+            _ => {
+                file.inherited = self.inherited().map(InheritedConnection::for_grandchild);
+                file.is_parents_listener = self.is_parents_listener;
+            }
         }
         if file.inherited.is_some() {
             file.owner.store(PARENTS, Ordering::Relaxed);
@@ -311,6 +321,11 @@ impl File {
     /// Set for a connection of the parent's.
     pub fn inherited(&self) -> Option<&InheritedConnection> {
         self.inherited.as_ref()
+    }
+
+    /// Whether it is a listener whose connections the parent's queues have.
+    pub fn is_parents_listener(&self) -> bool {
+        self.is_parents_listener
     }
 
     pub fn set_shared_index(&self, shared_index: u32) {

@@ -44,8 +44,6 @@ pub struct InheritedConnection {
     channel: Arc<Channel>,
     /// Its index among the connections that the parent shares.
     index: u32,
-    /// The child has prepared it for a program that it will execute.
-    pub for_exec: AtomicBool,
 }
 
 /// The channels of this process, which its children share as well.
@@ -81,7 +79,7 @@ impl Channels {
 
 impl InheritedConnection {
     pub fn new(channel: &Arc<Channel>, index: u32) -> InheritedConnection {
-        InheritedConnection { channel: channel.clone(), index, for_exec: AtomicBool::new(false) }
+        InheritedConnection { channel: channel.clone(), index }
     }
 
     /// The same, for a grandchild.
@@ -126,6 +124,7 @@ impl InheritedConnection {
 
 static LOST: Once = Once::new();
 static LEFT: Once = Once::new();
+static PASSED: Once = Once::new();
 
 /// `file`, a connection of the parent's, is used: it is handed over to the kernel.
 #[cold]
@@ -161,7 +160,7 @@ pub fn hand_over_now(file: &File) {
 
 /// Before an exec, after which no code of ours can ask the parent: hands over to the kernel the connections of this
 /// process that stay open, and of its parent's those at standard input, output and error, and those that a child has
-/// prepared for the new program.
+/// prepared for the new program. A listener of the parent's that is prepared for it cannot be handed over, and is reported.
 pub fn before_exec() {
     if FILES.end() == 0 {
         return;
@@ -171,15 +170,28 @@ pub fn before_exec() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);
         match (file.inherited(), file.live()) {
-            (Some(inherited), _)
+            (Some(_), _)
                 if !file.is_kernel_owned()
-                    && (is_standard
-                        || inherited.for_exec.load(Ordering::Relaxed) && stays_open(fd)) =>
+                    && (is_standard || file.for_exec.load(Ordering::Relaxed) && stays_open(fd)) =>
             {
                 hand_over_now(&file);
             }
             // It would end with the memory of this process.
             (None, Some(Live::Stream(_))) if stays_open(fd) => libc_io::check_executed(fd, &file),
+            _ if file.is_parents_listener()
+                && (is_standard || file.for_exec.load(Ordering::Relaxed))
+                && stays_open(fd) =>
+            {
+                let why = format_args!(
+                    "{}: a listener is passed to an executed program, and its connections come over this run's queues",
+                    host::device()
+                );
+                host::report_not_accelerated(
+                    &PASSED,
+                    why,
+                    "that program accepts none of them; such a server needs --plane kernel",
+                );
+            }
             _ => {}
         }
     }
