@@ -20,7 +20,7 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 /// Two hosts on this machine: a shell, or a command, on one of them.
 ///
 /// The hosts are joined by a veth pair of their own (NAPI on) and reach nothing else: client 10.77.0.1, server
-/// 10.77.0.2. When the command ends, the hosts end, and every process that it has left running there.
+/// 10.77.0.2. The lab ends with the command, or with the last process that the command leaves running there.
 /// Without root they are created in a user namespace, if the system allows that.
 ///
 /// Inside, `busypoll lab --host server` is the other host of the same lab.
