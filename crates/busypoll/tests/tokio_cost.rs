@@ -85,7 +85,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// The server's end of `count` round trips; `ready` is told once it waits.
+/// The server's end of `count` round trips. It sends to `ready` once it is bound.
 fn serve(arm: Arm, tcp: bool, host: &Host, at: SocketAddr, count: usize, ready: mpsc::Sender<()>) {
     if arm.blocks() && !tcp {
         let socket = stack::UdpSocket::bind(host, at).unwrap();

@@ -117,12 +117,16 @@ fn a_connection_that_is_standard_error_too_carries_no_line() {
     Client::connect(&lab, 7000).exchange(20);
 }
 
+fn has_mptcp() -> bool {
+    let enabled = fs::read_to_string("/proc/sys/net/mptcp/enabled");
+    enabled.is_ok_and(|enabled| enabled.trim() == "1")
+}
+
 #[test]
 fn a_listener_of_mptcp_works_and_is_reported() {
     needs_root!();
     needs!(program "python3");
-    let enabled = fs::read_to_string("/proc/sys/net/mptcp/enabled");
-    if !enabled.is_ok_and(|enabled| enabled.trim() == "1") {
+    if !has_mptcp() {
         return busypoll_lab::needs::skipped(module_path!(), "MPTCP in the kernel");
     }
     let _one = one_test_at_a_time();
@@ -146,8 +150,7 @@ fn a_listener_of_mptcp_works_and_is_reported() {
 fn a_connection_by_mptcp_works_and_is_reported() {
     needs_root!();
     needs!(program "python3");
-    let enabled = fs::read_to_string("/proc/sys/net/mptcp/enabled");
-    if !enabled.is_ok_and(|enabled| enabled.trim() == "1") {
+    if !has_mptcp() {
         return busypoll_lab::needs::skipped(module_path!(), "MPTCP in the kernel");
     }
     let _one = one_test_at_a_time();

@@ -18,6 +18,10 @@
 //!
 //! The second compares each quotation with FOLDER/rfc9293.txt and so on.
 
+#[path = "common/sources.rs"]
+mod sources;
+
+use sources::rust_files;
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
@@ -74,17 +78,6 @@ type Rules = BTreeMap<(u32, Vec<u32>), Vec<Rule>>;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            rust_files(&path, into);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            into.push(path);
-        }
-    }
 }
 
 /// All citations of the crate, in the order of files and lines.

@@ -1,11 +1,11 @@
 //! The direction of imports: each module of the stack and of the preload library imports only modules listed after it,
 //! and each crate of the workspace depends only on the crates that ARCHITECTURE.md names in its row.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+#[path = "common/sources.rs"]
+mod sources;
+
+use sources::rust_files;
+use std::{collections::BTreeSet, fs, path::Path};
 
 /// The modules of the stack, the top floor first. ARCHITECTURE.md draws the first six that are folders.
 const STACK: [&str; 24] = [
@@ -60,17 +60,6 @@ const PRELOAD: [&str; 20] = [
     // Of the crate itself.
     "is_too_early",
 ];
-
-fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            rust_files(&path, into);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            into.push(path);
-        }
-    }
-}
 
 /// The source without comments and without its test module.
 fn code(text: &str) -> String {

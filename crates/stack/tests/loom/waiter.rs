@@ -131,8 +131,8 @@ fn a_timeout_and_a_wake_up_at_once_lose_no_wake_up() {
     });
 }
 
-/// A program that waits for a descriptor: it is told of every packet, and reads until there is none, then clears the
-/// descriptor, as `ReadyFd::clear` does.
+/// A program that waits for a descriptor. Each packet makes the descriptor ready. The program reads until no packet is
+/// left, and then clears the descriptor, as `ReadyFd::clear` does.
 fn read_until_empty(packets: &Mutex<u32>, waiter: &Waiter) -> u32 {
     let taken = std::mem::take(&mut *packets.lock().unwrap());
     waiter.arm_event();
