@@ -7,7 +7,7 @@
 //! | [`real`] | the way to the C library's own functions |
 //! | [`kernel`] | the kernel plane: Linux's own busy polling, switched on as the program waits |
 //! | [`stack`] | the stack plane: sockets of the chosen interface, run in this process |
-//! | [`fds`] | which descriptors are sockets of the stack plane |
+//! | [`fds`] | a table from descriptors to files; the stack plane keeps its sockets in one |
 //! | [`spin_policy`] | whether a wait may spin |
 //! | [`process`] | exec and spawn: children are part of the run |
 //! | [`signals`] | the program's signal handlers; signals that end the process |
