@@ -21,9 +21,9 @@ use crate::schedule::Budget;
 use crate::serve::Server;
 use crate::sweep;
 use crate::throughput::{self, Losses, Workload};
-use crate::units::{self, Size, UDP_MAX};
+use crate::units::{self, LAB_MTU, Size, UDP_MAX};
 use crate::workload::Load;
-use crate::{machine, stack, stages, summary};
+use crate::{fix, machine, stack, stages, summary};
 
 /// Measure what waiting for interrupts costs, and what polling the queue saves.
 ///
@@ -58,6 +58,16 @@ pub struct BenchArgs {
     /// Bytes of request and response [default: 1,1]
     #[arg(long, value_name = "REQ,RESP", value_parser = units::size)]
     pub size: Option<Size>,
+    /// With --sweep size: the sizes [default: 1,64,256,1024,1472,4096,16384,65536]
+    #[arg(long, value_name = "LIST", value_parser = units::sizes)]
+    pub sizes: Option<units::Sizes>,
+    /// With --workload fix: orders of each arm over all rounds, in place of --duration
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub messages: Option<u64>,
+    /// MTU of the lab and of the cable, 1280 to 65535 [default: 1500, and a cable's holds the message]
+    #[arg(long, value_name = "BYTES", conflicts_with = "host",
+          value_parser = clap::value_parser!(u16).range(1280..))]
+    pub mtu: Option<u16>,
     /// CPUs of client and server [default: two that share no core]
     #[arg(long, value_name = "CLIENT,SERVER", value_parser = units::cpu_pair)]
     pub cpus: Option<(u32, u32)>,
@@ -75,7 +85,7 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with_all = ["sweep", "host", "rounds"])]
     pub stages: bool,
     /// Measure against `busypoll serve` on another machine
-    #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "sweep")]
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
     pub host: Option<String>,
     /// Interface for the stack's arms against another machine; the kernel's arms run with its XDP program attached
     #[arg(long, value_name = "IF", requires = "host")]
@@ -149,7 +159,7 @@ pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
     // Before the first thread is started.
     let blocked = interrupt::block()?;
     match args.workload {
-        Workload::Rr => run_round_trips(args, blocked.as_ref(), out)?,
+        Workload::Rr | Workload::Fix => run_round_trips(args, blocked.as_ref(), out)?,
         _ => run_throughput(args, blocked.as_ref(), out)?,
     }
     out.flush()?;
@@ -177,13 +187,17 @@ fn run_round_trips(
         let remote = Remote::connect(host)?;
         let host = args.dev.as_deref().map(|dev| stack::on_device(dev, cpus.client)).transpose()?;
         let settings = Settings { mtu: remote.mtu().unwrap_or(settings.mtu), ..settings };
-        let report = round_trips(&Bench::with_remote(cpus, remote, host), &arms, &settings)?;
+        let bench = Bench::with_remote(cpus, remote, host);
+        let report = match args.sweep {
+            Some(sweep) => Report::Sweep(sweep::run(sweep, &bench, &arms, &settings)?),
+            None => round_trips(&bench, &arms, &settings)?,
+        };
         return finish(args, &report, out);
     }
     // If this fails, the lab fails for each arm with the same reason.
     let _ = busypoll_lab::enter_user_namespace();
     listen(interrupts)?;
-    let bench = Bench::new(cpus, &arms);
+    let bench = Bench::with_mtu(cpus, &arms, settings.mtu);
     let report = if args.stages {
         Report::Stages(stages::run(&bench, &arms, &settings)?)
     } else if let Some(sweep) = args.sweep {
@@ -228,13 +242,34 @@ fn contradictions(args: &BenchArgs) -> Result<(), Error> {
             ("--sweep", args.sweep.is_some()),
             ("--stages", args.stages),
             ("--host", args.host.is_some()),
-            ("--gap", args.gap.is_some()),
+            ("--gap", args.gap.is_some() && args.workload != Workload::Fix),
             ("--size", args.size.is_some()),
         ])
     {
+        let word = args.workload.word();
         return refuse(&format!(
-            "{option}: only --workload rr has it; leave it out, or --workload {}",
-            args.workload.word()
+            "{option}: --workload {word} does not have it, only round trips (--workload rr) do; leave out {option}, or \
+             --workload {word}",
+        ));
+    }
+    if args.workload == Workload::Loss && args.mtu.is_some() {
+        return refuse("--mtu: --workload loss has packets of 1500 bytes; leave it out");
+    }
+    if args.workload != Workload::Fix && args.messages.is_some() {
+        return refuse(
+            "--messages: only --workload fix counts messages; add it, or give --duration",
+        );
+    }
+    if args.sweep != Some(Sweep::Size) && args.sizes.is_some() {
+        return refuse(
+            "--sizes: only --sweep size has several sizes; add it, or give --size REQ,RESP",
+        );
+    }
+    if let (Some(_), Some(sweep @ (Sweep::Coalesce | Sweep::Open))) = (&args.host, args.sweep) {
+        return refuse(&format!(
+            "--sweep {}: not against another machine, whose hosts are not the benchmark's to set up; --sweep size and \
+             rate are",
+            sweep.word()
         ));
     }
     if args.host.is_some() && args.cpus.is_some() {
@@ -284,6 +319,7 @@ fn run_throughput(
         cpus,
         (settings.busy_poll, losses),
         (settings.duration, settings.rounds),
+        settings.mtu,
     )?;
     let machine = machine::describe(&Bench::new(cpus, &[]), &settings);
     let report = throughput::build(machine, args.workload, &outcome);
@@ -310,7 +346,8 @@ fn is_standard_output(path: &Path) -> bool {
 fn finish(args: &BenchArgs, report: &Report, out: &mut impl Write) -> Result<(), Error> {
     let to_stdout = args.json.as_deref().is_some_and(is_standard_output);
     let json = json_file(args).map_or(Ok(()), |path| data::write(path, report));
-    let charts = chart_file(args).map_or(Ok(String::new()), |path| write_charts(&path, report));
+    let charts =
+        chart_file(args).map_or(Ok(String::new()), |path| chart::write(&path, &chart::of(report)));
     if to_stdout {
         out.write_all(data::text(report)?.as_bytes())?;
     } else {
@@ -323,24 +360,6 @@ fn finish(args: &BenchArgs, report: &Report, out: &mut impl Write) -> Result<(),
     Ok(())
 }
 
-/// Writes the first chart to `path` and the others beside it; returns the lines that name the files.
-fn write_charts(path: &Path, report: &Report) -> Result<String, String> {
-    let charts = chart::of(report);
-    let Some((first, others)) = charts.split_first() else {
-        return Ok(format!("no chart in {}: no arm has a figure\n", path.display()));
-    };
-    data::write_text(path, &first.alone())?;
-    let mut lines = format!("chart: {}\n", path.display());
-    // Beside a pipe or a device there is no place for more.
-    for chart in others.iter().filter(|_| path.is_file()) {
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let file = path.with_file_name(format!("{stem}-{}.svg", chart.word));
-        data::write_text(&file, &chart.alone())?;
-        lines += &format!("chart: {}\n", file.display());
-    }
-    Ok(lines)
-}
-
 /// If SIGINT is blocked, makes Ctrl-C end the measurement but not the report.
 fn listen(interrupts: Option<&SigintBlocked>) -> Result<(), Error> {
     Ok(interrupts.map_or(Ok(()), SigintBlocked::listen)?)
@@ -349,12 +368,13 @@ fn listen(interrupts: Option<&SigintBlocked>) -> Result<(), Error> {
 fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
     let known = match &args.host {
         Some(_) => arm::between_machines(),
+        None if args.workload == Workload::Fix => fix::arms(),
         None => ARMS.to_vec(),
     };
     let arms = match &args.arms {
         Some(patterns) => arm::select(patterns, &known).map_err(|e| no_such_arm(args, e))?,
         None if args.stages => known.into_iter().filter(stages::is_staged).collect(),
-        None => args.sweep.map_or(known, Sweep::default_arms),
+        None => args.sweep.map_or(known.clone(), |sweep| sweep.default_arms(&known)),
     };
     let size = size(args);
     let largest = size.request.max(size.response);
@@ -371,6 +391,7 @@ fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
 fn no_such_arm(args: &BenchArgs, why: String) -> String {
     let has = |workload: Workload, pattern: &str| match workload {
         Workload::Rr => arm::select(pattern, ARMS).is_ok(),
+        Workload::Fix => arm::select(pattern, &fix::arms()).is_ok(),
         _ => throughput::select(workload, Some(pattern)).is_ok(),
     };
     let unknown = args.arms.iter().flat_map(|p| p.split(',')).find(|p| !has(args.workload, p));
@@ -405,9 +426,13 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     let settings = Settings {
         size: size(args),
         load: Load::Closed { gap },
+        fix: args.workload == Workload::Fix,
+        messages: args.messages,
+        sizes: args.sizes.unwrap_or(units::SIZES),
         busy_poll,
         rounds,
         duration: args.duration,
+        mtu: args.mtu.map_or(LAB_MTU, usize::from),
         ..Settings::default()
     };
     let points = args.sweep.map_or(1, |sweep| sweep.steps(&settings).len());
@@ -417,7 +442,7 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
         return Err(Error("--busy-poll: none of these arms busy polls; leave it out".to_owned()));
     }
     let budget = Budget::of_each(args.duration, points, arms.len(), rounds)?;
-    if gap * 3 > budget.measure {
+    if gap * 3 > budget.measure && args.messages.is_none() {
         return Err(Error(format!(
             "--gap {} leaves fewer than three requests in a round of {}; give a longer --duration or \
              fewer --arms",

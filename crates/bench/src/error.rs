@@ -16,8 +16,3 @@ impl From<std::io::Error> for Error {
         Self(error.to_string())
     }
 }
-
-impl Error {
-    /// The exit code of a command that ends with this error.
-    pub const EXIT_CODE: u8 = 2;
-}

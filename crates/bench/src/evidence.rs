@@ -302,7 +302,7 @@ pub fn objection(arm: &Arm, load: Load, transactions: u64, evidence: &Evidence) 
                 Plane::Stack | Plane::Bare => "the stack's hits",
             };
             let cause = if evidence.napi_id == 0 && arm.plane == Plane::Stack {
-                "its packets came through the kernel, as the fragments of datagrams above the MTU do"
+                "its packets came through the kernel"
             } else if evidence.napi_id == 0 {
                 "its socket has no napi id: the device runs without NAPI"
             } else if slept {
@@ -373,9 +373,9 @@ mod tests {
         let busy = arm("kernel-udp-busy-poll");
         let no_napi = Evidence { napi_id: 0, ..evidence(0, 1000) };
         assert!(objection(&busy, CLOSED, 1000, &no_napi).expect("invalid").contains("napi id"));
-        let fragments = Evidence { stack: Some(StackEvidence::default()), ..no_napi };
-        let reason = objection(&arm("stack-xdp-udp-busy-poll"), CLOSED, 1000, &fragments);
-        assert!(reason.expect("invalid").contains("above the MTU"));
+        let by_kernel = Evidence { stack: Some(StackEvidence::default()), ..no_napi };
+        let reason = objection(&arm("stack-xdp-udp-busy-poll"), CLOSED, 1000, &by_kernel);
+        assert!(reason.expect("invalid").contains("through the kernel"));
         let slept = Evidence { voluntary_switches: 1900, ..evidence(0, 1000) };
         assert!(objection(&busy, CLOSED, 1000, &slept).expect("invalid").contains("SO_BUSY_POLL"));
     }

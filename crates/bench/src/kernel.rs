@@ -12,6 +12,7 @@ use socket2::SockRef;
 
 use crate::arm::{Arm, Mode, Protocol};
 use crate::clock::Clock;
+use crate::fix::{Acceptor, Initiator};
 use crate::open;
 use crate::slot::{self, Announce, Plan, Slot};
 use crate::workload::{self, Endpoint, GIVE_UP, Load, Polling, RECEIVE_TIMEOUT};
@@ -53,6 +54,17 @@ pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
                 Udp::server(socket, wait, plan.clock)
             },
             |address| Udp::client(address, client_wait, plan.clock),
+        ),
+        Protocol::Tcp if plan.fix => slot::run(
+            plan,
+            |announce| {
+                let end = Tcp::server((server, 0).into(), wait, plan.clock, announce, None)?;
+                Ok(Acceptor::new(end, plan.clock))
+            },
+            |address| {
+                let end = Tcp::client(address, client_wait, plan.clock)?;
+                Initiator::logon(end, plan.clock).map_err(one_line("FIX logon"))
+            },
         ),
         Protocol::Tcp => slot::run(
             plan,
@@ -310,7 +322,7 @@ impl<'a> Tcp<'a> {
         }
     }
 
-    fn new(stream: TcpStream, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
+    pub(crate) fn new(stream: TcpStream, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
         stream.set_nodelay(true).map_err(one_line("TCP_NODELAY"))?;
         wait.apply(&stream)?;
         stream.set_write_timeout(Some(GIVE_UP)).map_err(one_line("SO_SNDTIMEO"))?;
@@ -336,6 +348,13 @@ impl Endpoint for Tcp<'_> {
             Some(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             other => Ok(other),
         })
+    }
+
+    fn recv_some(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match self.wait.recv(&self.stream, buffer, self.clock)? {
+            Some(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            other => Ok(other),
+        }
     }
 
     fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
@@ -368,7 +387,12 @@ mod tests {
         thread::scope(|scope| {
             let client = || Tcp::client(at, Wait::Sleep, &clock).expect("connected");
             // More than all buffers take, to a peer that does not read.
-            let sender = scope.spawn(move || client().send(&vec![0; 64 << 20]));
+            let sender = scope.spawn(move || {
+                let mut client = client();
+                // Each send that finds some room waits as long again.
+                client.stream.set_write_timeout(Some(Duration::from_secs(1))).expect("set");
+                client.send(&vec![0; 64 << 20])
+            });
             let receiver = scope.spawn(move || client().recv(&mut [0; 2]));
             let mut peers = [(); 2].map(|()| listener.accept().expect("a peer").0);
             peers.iter_mut().for_each(|peer| peer.write_all(&[0]).expect("half a message"));

@@ -4,24 +4,37 @@ use std::fs;
 
 use busypoll_linux::topology;
 
-use crate::data::Machine;
+use crate::data::{Host, Machine};
 use crate::run::{Bench, Settings};
 use crate::siblings::OneCore;
+use crate::units::LAB_MTU;
 use crate::workload::Load;
 
-/// Describes this machine and the run's settings.
-pub fn describe(bench: &Bench, settings: &Settings) -> Machine {
+/// Describes this machine.
+pub fn host() -> Host {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let gap = match settings.load {
-        Load::Closed { gap } => gap.as_secs_f64() * 1e6,
-        Load::Open { .. } => 0.0,
-    };
-    Machine {
+    Host {
         busypoll: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         cpu_model: cpu_model(&cpuinfo),
         cpus_online: topology::online().map_or(0, |cpus| cpus.len()),
         virtual_machine: is_virtual(&cpuinfo),
+    }
+}
+
+/// Describes this machine and the run's settings.
+pub fn describe(bench: &Bench, settings: &Settings) -> Machine {
+    let host = host();
+    let gap = match settings.load {
+        Load::Closed { gap } => gap.as_secs_f64() * 1e6,
+        Load::Open { .. } => 0.0,
+    };
+    Machine {
+        busypoll: host.busypoll,
+        kernel: host.kernel,
+        cpu_model: host.cpu_model,
+        cpus_online: host.cpus_online,
+        virtual_machine: host.virtual_machine,
         client_cpu: bench.cpus.client,
         server: bench.server().map(str::to_owned),
         server_cpu: bench.cpus.server,
@@ -33,6 +46,7 @@ pub fn describe(bench: &Bench, settings: &Settings) -> Machine {
         duration_s: settings.duration.as_secs_f64(),
         gap_us: gap,
         busy_poll_us: settings.busy_poll.as_secs_f64() * 1e6,
+        mtu: Some(settings.mtu).filter(|mtu| *mtu != LAB_MTU && bench.server().is_none()),
     }
 }
 

@@ -20,12 +20,9 @@ use crate::schedule::{self, Budget};
 use crate::siblings::{self, OneCore, Rounds, Shared};
 use crate::slot::{Plan, Slot};
 use crate::stats::Rtts;
-use crate::units::Size;
+use crate::units::{LAB_MTU, SIZES, Size, Sizes};
 use crate::workload::Load;
 use crate::{bare, interrupt, kernel, limit, open, stack};
-
-/// The MTU of [`Lab`].
-const LAB_MTU: usize = 1500;
 
 /// The common settings of all arms of a measurement.
 #[derive(Debug, Clone, Copy)]
@@ -36,11 +33,17 @@ pub struct Settings {
     pub load: Load,
     /// The number of open connections, or UDP sockets of the server, including the measured one; none: only that one.
     pub open: Option<usize>,
+    /// Whether requests are orders of a FIX session.
+    pub fix: bool,
+    /// Requests of each arm over all rounds, in place of `duration`; none: as many as fit.
+    pub messages: Option<u64>,
+    /// The sizes of `--sweep size`; 0: no more.
+    pub sizes: Sizes,
     /// `SO_BUSY_POLL` of busy-poll arms.
     pub busy_poll: Duration,
     /// Interrupt moderation of cable arms.
     pub coalesce: Coalesce,
-    /// The largest packet, in bytes, outside cables.
+    /// The largest packet, in bytes. A cable's is larger if a message is.
     pub mtu: usize,
     /// Rounds.
     pub rounds: usize,
@@ -55,6 +58,9 @@ impl Default for Settings {
             size: Size { request: 1, response: 1 },
             load: Load::Closed { gap: Duration::ZERO },
             open: None,
+            fix: false,
+            messages: None,
+            sizes: SIZES,
             busy_poll: Duration::from_micros(50),
             coalesce: Coalesce::default(),
             mtu: LAB_MTU,
@@ -115,11 +121,16 @@ pub struct Bench {
 impl Bench {
     /// Makes the labs if possible; otherwise arms that need one are skipped with the reason.
     pub fn new(cpus: Cpus, arms: &[Arm]) -> Self {
+        Bench::with_mtu(cpus, arms, LAB_MTU)
+    }
+
+    /// As [`new`](Bench::new), with another MTU of the labs.
+    pub fn with_mtu(cpus: Cpus, arms: &[Arm], mtu: usize) -> Self {
         let lab = |nic| {
             if !arms.iter().any(|a| a.nic == nic) {
                 return Err("no arm needs it".to_owned());
             }
-            lab(cpus)
+            lab(cpus, mtu)
         };
         Self {
             clock: Clock::default(),
@@ -168,7 +179,11 @@ impl Bench {
             open::room(arm, count)?;
         }
         // A lab of its own, so that the remains of ten thousand connections do not affect the next run.
-        let fresh = plan.lab.filter(|_| plan.open.is_some()).map(|_| lab(self.cpus)).transpose()?;
+        let fresh = plan
+            .lab
+            .filter(|_| plan.open.is_some())
+            .map(|_| lab(self.cpus, plan.mtu))
+            .transpose()?;
         let plan = &Plan { lab: fresh.as_ref().or(plan.lab), ..*plan };
         match (arm.nic, arm.plane) {
             (Nic::Xdp, Plane::Bare) => bare::run(plan),
@@ -197,8 +212,11 @@ impl Bench {
             size: settings.size.carried_by(arm.protocol),
             load: settings.load,
             open: settings.open,
+            fix: settings.fix,
+            messages: settings.messages.map(|all| all.div_ceil(settings.rounds.max(1) as u64)),
             busy_poll: settings.busy_poll,
             coalesce: settings.coalesce,
+            mtu: settings.mtu,
             warm_up: budget.warm_up,
             measure: budget.measure,
         }
@@ -345,9 +363,9 @@ pub(crate) fn no_xdp() -> Option<&'static str> {
 }
 
 /// Two hosts on the run's CPUs.
-fn lab(cpus: Cpus) -> Result<Lab, String> {
+fn lab(cpus: Cpus, mtu: usize) -> Result<Lab, String> {
     let server = cpus.server.unwrap_or(cpus.client);
-    Lab::builder().cpus(cpus.client, server).build().map_err(|e| e.to_string())
+    Lab::builder().mtu(mtu as u32).cpus(cpus.client, server).build().map_err(|e| e.to_string())
 }
 
 /// The number of finished rounds if Ctrl-C ended the measurement; none if all were finished.

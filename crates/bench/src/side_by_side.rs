@@ -1,6 +1,6 @@
 //! Runs that measured the same, side by side: from several adapters or machines, from before and after a change.
 
-use crate::data::Report;
+use crate::data::{Report, TraceFlow};
 use crate::text::figures::{grouped, rate_text, us_text};
 
 /// A figure and its interval.
@@ -61,6 +61,14 @@ impl Figures {
                 let rows = report.arms.iter().map(|arm| (arm.arm.clone(), (arm.total_us, None)));
                 let title = "From doorbell to recv, p50 in us";
                 Self { kind: "stages".into(), title, show: us_text, rows: rows.collect() }
+            }
+            Report::Trace(report) => {
+                let name = |what, flow: &TraceFlow| format!("{what} at {}", flow.local);
+                let each = report.receives.iter().map(|flow| (name("received", flow), flow));
+                let all = each.chain(report.sends.iter().map(|flow| (name("sent", flow), flow)));
+                let rows = all.map(|(name, flow)| (name, (flow.total_us.p50, None)));
+                let title = "From the first stage to the last, p50 in us";
+                Self { kind: "trace".into(), title, show: us_text, rows: rows.collect() }
             }
         }
     }

@@ -40,12 +40,18 @@ pub struct Plan<'a> {
     pub size: Size,
     /// Pacing.
     pub load: Load,
+    /// Whether requests are orders of a FIX session.
+    pub fix: bool,
+    /// At most this many requests, however long they take; none: as many as the time allows.
+    pub messages: Option<u64>,
     /// The number of open connections, or UDP sockets of the server, including the measured one; none: only that one.
     pub open: Option<usize>,
     /// `SO_BUSY_POLL` of busy-poll arms.
     pub busy_poll: Duration,
     /// Interrupt moderation of cable arms.
     pub coalesce: Coalesce,
+    /// The largest packet, in bytes.
+    pub mtu: usize,
     /// Before the measurement.
     pub warm_up: Duration,
     /// The measurement.
@@ -63,9 +69,14 @@ pub struct Slot {
     pub window: Window,
     /// The counts of both endpoints, with the client's napi id.
     pub polling: Polling,
+    /// How long requests were on their way, in nanoseconds, if the server tells.
+    pub one_way: Option<Rtts>,
     /// The memory per idle object, if there are any.
     pub weight: Option<Weight>,
 }
+
+/// Longer than any number of messages takes that a run should send.
+const FOR_MESSAGES: Duration = Duration::from_secs(24 * 3600);
 
 /// Passes the server's address to the client.
 pub struct Announce(SyncSender<SocketAddr>);
@@ -194,8 +205,9 @@ fn measure<E: Endpoint>(
         ServerLocation::Thread(_) => e.to_string(),
     })?;
     let mut rtts = stats::histogram();
-    drive(plan.load, client, plan.warm_up, &mut rtts, || ()).map_err(io)?;
+    drive(plan.load, client, (plan.warm_up, u64::MAX), &mut rtts, || ()).map_err(io)?;
     rtts.reset();
+    client.endpoint().one_way().into_iter().for_each(Rtts::reset);
     match server {
         ServerLocation::Thread(stage) => stage.measure(),
         ServerLocation::Machine(remote) => remote.begin()?,
@@ -212,20 +224,25 @@ fn measure<E: Endpoint>(
             Ok(window)
         });
     };
-    let tally = drive(plan.load, client, plan.measure, &mut rtts, settled).map_err(io)?;
+    let until = match plan.messages {
+        Some(most) => (FOR_MESSAGES, most),
+        None => (plan.measure, u64::MAX),
+    };
+    let tally = drive(plan.load, client, until, &mut rtts, settled).map_err(io)?;
     let polling = client.endpoint().polling().since(&earlier);
-    Ok(Slot { rtts, tally, window: window?, polling, weight: None })
+    let one_way = client.endpoint().one_way().cloned();
+    Ok(Slot { rtts, tally, window: window?, polling, one_way, weight: None })
 }
 
 fn drive<E: Endpoint>(
     load: Load,
     client: &mut Client<'_, E>,
-    time: Duration,
+    (time, most): (Duration, u64),
     rtts: &mut Rtts,
     settled: impl FnOnce(),
 ) -> std::io::Result<Tally> {
     match load {
-        Load::Closed { gap } => client.closed_loop(time, gap, rtts).inspect(|_| settled()),
+        Load::Closed { gap } => client.closed_loop(time, gap, most, rtts).inspect(|_| settled()),
         Load::Open { rate } => client.open_loop(time, rate, rtts, settled),
     }
 }

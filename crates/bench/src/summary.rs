@@ -1,8 +1,8 @@
 //! Turns measurements into a report: figures, ratios, the verdict on each arm.
 
-use crate::arm::{ARMS, Arm, Mode, Nic, Plane};
+use crate::arm::{ARMS, Arm, Mode, Nic, Plane, Protocol};
 use crate::data::{
-    ArmReport, Comparison, Header, Kind, Limit, Machine, RoundTripReport, SkippedReport,
+    ArmReport, Comparison, FIX, Header, Kind, Limit, Machine, RoundTripReport, SkippedReport,
     best_blocking,
 };
 use crate::demand::{self, Usage};
@@ -12,7 +12,7 @@ use crate::run::{ArmRun, Outcome, Settings};
 use crate::slot::Slot;
 use crate::stack;
 use crate::stats::{self, RttUs};
-use crate::{answer, notes};
+use crate::{answer, fix, notes};
 
 /// Summarises a run. The caller fills in `machine` except for what the run itself found out.
 pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> RoundTripReport {
@@ -31,6 +31,7 @@ pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> Ro
     let limit = (!limit.is_empty()).then(|| stats::median(&limit));
     let mut report = RoundTripReport {
         header: Header::now(Kind::RoundTrips),
+        workload: settings.fix.then(|| FIX.to_owned()),
         notes: notes::of(&machine),
         answer: String::new(),
         machine,
@@ -47,6 +48,8 @@ pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> Ro
 pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
     let arm = &run.arm;
     let slots = || run.slots.iter().flatten();
+    // A round in which no request was answered has no percentile.
+    let answered = || slots().filter(|slot| !slot.rtts.is_empty());
     let mut evidence = Evidence::default();
     let mut usage = Usage::default();
     let mut transactions = 0;
@@ -55,12 +58,20 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
         usage.add(slot.window.cpu);
         transactions += slot.tally.transactions;
     }
-    let size = settings.size.carried_by(arm.protocol);
+    let mut size = settings.size.carried_by(arm.protocol);
+    if settings.fix {
+        (size.request, size.response) = fix::sizes();
+    }
     let mtu = match arm.nic {
-        Nic::Cable => stack::cable_mtu(size),
+        Nic::Cable => stack::cable_mtu(size, settings.mtu),
         _ => settings.mtu,
     };
-    evidence.finish(settings.load, transactions, Packets::of(size, arm.protocol, mtu));
+    let packets = match (arm.plane, arm.protocol) {
+        // A socket of the stack counts datagrams, not their fragments.
+        (Plane::Stack, Protocol::Udp) => Packets { request: 1, response: 1 },
+        _ => Packets::of(size, arm.protocol, mtu),
+    };
+    evidence.finish(settings.load, transactions, packets);
     let rates: Vec<f64> = slots()
         .map(|s| s.tally.transactions as f64 / s.window.elapsed.as_secs_f64().max(1e-9))
         .collect();
@@ -75,8 +86,9 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
         request_bytes: size.request,
         response_bytes: size.response,
         transactions,
-        rtt_us: RttUs::over_rounds(slots().map(|s| &s.rtts)),
-        p50_ci95: stats::ci95_of_median(&slots().map(p50).collect::<Vec<_>>()),
+        rtt_us: RttUs::over_rounds(answered().map(|s| &s.rtts)),
+        one_way_us: one_way(run),
+        p50_ci95: stats::ci95_of_median(&answered().map(p50).collect::<Vec<_>>()),
         transactions_per_second: stats::median(&rates),
         service_demand_us: demand::service_demand_us(usage, idle, transactions),
         evidence,
@@ -85,13 +97,21 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
     }
 }
 
+/// How long requests were on their way, where the server has told in every round.
+fn one_way(run: &ArmRun) -> Option<RttUs> {
+    let told = || run.slots.iter().flatten().map(|slot| slot.one_way.as_ref());
+    let all: Vec<_> = told().collect::<Option<_>>()?;
+    let some = all.iter().any(|times| !times.is_empty());
+    some.then(|| RttUs::over_rounds(all.iter().copied()))
+}
+
 fn p50(slot: &Slot) -> f64 {
     stats::quantile_us(&slot.rtts, 0.5)
 }
 
 /// The medians of an arm's rounds; none for a missing round.
 pub(crate) fn medians(run: &ArmRun) -> Vec<Option<f64>> {
-    run.slots.iter().map(|slot| slot.as_ref().map(p50)).collect()
+    run.slots.iter().map(|slot| slot.as_ref().filter(|s| !s.rtts.is_empty()).map(p50)).collect()
 }
 
 fn limit_medians(outcome: &Outcome) -> Vec<Option<f64>> {
@@ -175,6 +195,7 @@ mod tests {
                     ..evidence::Window::default()
                 },
                 polling: Polling { napi_id: 8200, ..Polling::default() },
+                one_way: None,
                 weight: None,
             })
         });
@@ -234,6 +255,21 @@ mod tests {
         let report = build(machine(), &settings(), &outcome);
         assert_eq!(report.arms.iter().filter(|a| !a.valid).count(), 2);
         assert_eq!(report.comparisons, []);
+    }
+
+    #[test]
+    fn a_round_without_an_answer_has_no_percentile() {
+        let mut quiet = run("kernel-udp-spin", &[10, 1, 10], false);
+        quiet.slots[1].iter_mut().for_each(|slot| slot.rtts.reset());
+        let outcome = Outcome {
+            arms: vec![run("kernel-udp-blocking", &[20, 20, 20], false), quiet],
+            ..Outcome::default()
+        };
+        let report = build(machine(), &settings(), &outcome);
+        let arm = report.arms.iter().find(|arm| arm.name == "kernel-udp-spin").expect("measured");
+        assert!((arm.rtt_us.p50 - 10.0).abs() < 0.1 && arm.rtt_us.min > 9.0, "{arm:?}");
+        assert!(arm.p50_ci95.is_none_or(|ends| ends[0] > 9.0), "{arm:?}");
+        assert!((report.comparisons[0].p50_ratio - 0.5).abs() < 0.002, "{report:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::arm::{ARMS, Arm, Mode, Placement, Plane, Protocol};
+use crate::arm::{Arm, Mode, Placement, Plane, Protocol};
 use crate::data::{
     Header, Kind, Open, Point, PointArm, RX_USECS, SkippedReport, Sweep, SweepReport, Weight,
 };
@@ -16,7 +16,6 @@ use crate::workload::Load;
 use crate::{answer, interrupt, machine, notes, stats, summary};
 use busypoll_stack::nic::Coalesce;
 
-const SIZES: [usize; 8] = [1, 64, 256, 1024, 1472, 4096, 16_384, 65_536];
 const OPEN: [u32; 4] = [1, 100, 1_000, 10_000];
 const RATES: [u32; 7] = [1_000, 5_000, 20_000, 50_000, 100_000, 200_000, 400_000];
 /// The time between two requests at the lowest rate.
@@ -29,7 +28,7 @@ pub const RATE_BYTES: usize = 16;
 
 impl Sweep {
     /// The arms that answer the question if the user names none.
-    pub fn default_arms(self) -> Vec<Arm> {
+    pub fn default_arms(self, known: &[Arm]) -> Vec<Arm> {
         let fits = |a: &&Arm| match self {
             Self::Size => {
                 a.protocol == Protocol::Udp
@@ -39,7 +38,7 @@ impl Sweep {
             Self::Coalesce => self.refuses(a).is_none(),
             Self::Open => a.mode == Mode::BusyPoll,
         };
-        ARMS.iter().filter(fits).copied().collect()
+        known.iter().filter(fits).copied().collect()
     }
 
     /// Why an arm cannot be in this sweep, if it cannot.
@@ -65,9 +64,11 @@ impl Sweep {
     /// The points: label, value, and the settings of each.
     pub fn steps(self, settings: &Settings) -> Vec<(String, Option<f64>, Settings)> {
         match self {
-            Self::Size => SIZES
-                .iter()
-                .map(|&n| {
+            Self::Size => settings
+                .sizes
+                .into_iter()
+                .filter(|n| *n > 0)
+                .map(|n| {
                     let size = Size { request: n, response: n };
                     (bytes_text(n), Some(n as f64), Settings { size, ..*settings })
                 })

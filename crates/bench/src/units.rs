@@ -19,6 +19,9 @@ pub fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The MTU of the lab and of cables, unless another is asked for.
+pub(crate) const LAB_MTU: usize = 1500;
+
 /// Request and response sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
@@ -84,6 +87,27 @@ pub fn cpu_pair(text: &str) -> Result<(u32, u32), String> {
         ));
     }
     Ok((a, b))
+}
+
+/// The sizes of a sweep; 0 ends them.
+pub type Sizes = [usize; 16];
+
+/// Those that show where the gain ends.
+pub const SIZES: Sizes = [1, 64, 256, 1024, 1472, 4096, 16_384, 65_536, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Sizes in bytes, separated by commas.
+///
+/// # Errors
+/// One line.
+pub fn sizes(text: &str) -> Result<Sizes, String> {
+    let mut all = Sizes::default();
+    let most = all.len();
+    for (nth, word) in text.split(',').enumerate() {
+        let bytes = word.trim().parse().ok().filter(|n| (1..=65_536).contains(n));
+        let slot = all.get_mut(nth).ok_or_else(|| format!("more than {most} sizes"))?;
+        *slot = bytes.ok_or_else(|| format!("'{word}' is no size: 1 to 65536 bytes"))?;
+    }
+    Ok(all)
 }
 
 #[cfg(test)]

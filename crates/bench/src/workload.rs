@@ -51,6 +51,16 @@ pub trait Endpoint {
     /// Takes a message if there is one, without waiting.
     fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
 
+    /// Waits in the arm's mode for what a stream brings next, however little; of datagrams for one.
+    fn recv_some(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        self.recv(buffer)
+    }
+
+    /// How long requests were on their way, in nanoseconds, if the other end tells.
+    fn one_way(&mut self) -> Option<&mut Rtts> {
+        None
+    }
+
     /// Makes the endpoint close without a handshake, so that nothing of it remains.
     fn abandon(&mut self) {}
 
@@ -256,7 +266,7 @@ impl<'a, E: Endpoint> Client<'a, E> {
     }
 
     /// The closed loop: the next request is sent when the last one was answered, and `gap` after
-    /// that was sent at the earliest. Round trips are added to `rtts`.
+    /// that was sent at the earliest; for `time`, and `most` requests at most. Round trips are added to `rtts`.
     ///
     /// # Errors
     /// The endpoint's errors.
@@ -264,12 +274,13 @@ impl<'a, E: Endpoint> Client<'a, E> {
         &mut self,
         time: Duration,
         gap: Duration,
+        most: u64,
         rtts: &mut Rtts,
     ) -> io::Result<Tally> {
         let mut tally = Tally::default();
         let mut from = self.clock.now();
         let end = from + self.clock.ticks(time);
-        while from < end {
+        while from < end && tally.transactions + tally.lost < most {
             let answered = self.exchange()?;
             let to = self.clock.now();
             let nanos = self.clock.nanos(from, to);
@@ -403,7 +414,7 @@ mod tests {
         let clock = Clock::default();
         let mut rtts = crate::stats::histogram();
         let mut client = Client::new(endpoint, &clock, Size { request: 1, response: 1 });
-        let tally = client.closed_loop(TIME, Duration::ZERO, &mut rtts).expect("no I/O");
+        let tally = client.closed_loop(TIME, Duration::ZERO, u64::MAX, &mut rtts).expect("no I/O");
         (tally, rtts)
     }
 

@@ -170,6 +170,7 @@ fn the_open_loop_offers_its_rate() {
 }
 
 #[test]
+#[ignore = "long: ten seconds"]
 fn ten_thousand_open_do_not_affect_the_next_round() {
     needs_root!();
     let Some(cpus) = two_cpus() else { return };
@@ -241,8 +242,8 @@ fn streams_connections_and_losses_have_figures() {
     for workload in [Workload::Stream, Workload::Crr, Workload::Loss] {
         let lines = throughput::select(workload, None).expect("lines");
         let time = (Duration::from_millis(200) * lines.len() as u32, 1);
-        let outcome =
-            throughput::measure(&lines, cpus, (busy_poll, losses), time).expect("a short run");
+        let outcome = throughput::measure(&lines, cpus, (busy_poll, losses), time, 1500)
+            .expect("a short run");
         let report = throughput::build(machine(cpus), workload, &outcome);
         assert!(report.skipped.is_empty(), "{:?}", report.skipped);
         assert_eq!(report.arms.len(), lines.len());
@@ -258,7 +259,7 @@ fn a_line_that_loses_everything_ends_with_the_reason() {
     let lines = throughput::select(Workload::Loss, None).expect("lines");
     let time = (Duration::from_millis(400), 2);
     let outcome =
-        in_time(move || throughput::measure(&lines, cpus, (Duration::ZERO, losses), time));
+        in_time(move || throughput::measure(&lines, cpus, (Duration::ZERO, losses), time, 1500));
     let outcome = outcome.expect("a short run");
     let report = throughput::build(machine(cpus), Workload::Loss, &outcome);
     assert!(report.arms.is_empty(), "{:?}", report.arms);
@@ -279,7 +280,8 @@ fn an_end_whose_peer_never_comes_also_ends() {
         let lines = throughput::select(workload, None).expect("lines");
         let count = lines.len();
         let time = (Duration::from_millis(60) * (count as u32 + 1), 1);
-        let measure = move || throughput::measure(&lines, cpus, (Duration::ZERO, losses), time);
+        let measure =
+            move || throughput::measure(&lines, cpus, (Duration::ZERO, losses), time, 1500);
         let outcome = in_time(measure).expect("a short run");
         let report = throughput::build(machine(cpus), workload, &outcome);
         assert_eq!((report.arms.len(), report.skipped.len()), (0, count));

@@ -84,6 +84,57 @@ fn a_run_between_machines_matches_the_schema() {
 }
 
 #[test]
+fn sizes_are_swept_between_machines() {
+    needs_root!();
+    let lab = Lab::builder().build().expect("a lab");
+    let cpu = busypoll_linux::topology::allowed().expect("affinity").iter().next().expect("a CPU");
+    let address = std::net::SocketAddr::from((lab.server.ipv4(), 7117));
+    let server = lab.server.enter(|| Server::bind(address, cpu, None)).expect("entered");
+    let server = server.expect("bound");
+    let svg = std::env::temp_dir().join(format!("busypoll-sizes-{}.svg", std::process::id()));
+    let report = std::thread::scope(|scope| {
+        let served = scope.spawn(|| lab.server.enter(|| server.serve_one()).expect("entered"));
+        let host = lab.server.ipv4().to_string();
+        let options = ["--host", &host, "--sweep", "size", "--sizes", "1,64", "--rounds", "1"];
+        let more = ["--arms", "kernel-*-blocking", "--duration", "800ms"];
+        let chart = ["--svg", svg.to_str().expect("a plain path")];
+        let options = [&options[..], &more, &chart].concat();
+        let report = lab.client.enter(|| written("sizes", &options)).expect("entered");
+        served.join().expect("no panic").expect("served");
+        report
+    });
+    let _ = std::fs::remove_file(svg);
+    assert_eq!(breaches("bench-sweep", &report), [""; 0]);
+    let labels: Vec<_> = at(&report, "points[].label").into_iter().flatten().collect();
+    assert_eq!(labels, ["1 B", "64 B"]);
+    let arms = |point: usize| report["points"][point]["arms"].as_array().map_or(0, Vec::len);
+    assert_eq!([arms(0), arms(1)], [2, 2], "{report}");
+}
+
+#[test]
+fn a_fix_session_has_orders_one_way_and_both_ways() {
+    let arms = ["--workload", "fix", "--arms", "kernel-tcp-blocking-same-cpu,stack-cable-*"];
+    let options = ["--messages", "60", "--rounds", "2", "--duration", "1s"];
+    let report = written("fix", &[&arms[..], &options].concat());
+    assert_eq!(breaches("bench-rr", &report), [""; 0]);
+    assert_eq!(report["workload"], "fix");
+    let measured = report["arms"].as_array().expect("checked");
+    assert!(!measured.is_empty(), "{report}");
+    for arm in measured {
+        // An order that a busy machine does not answer within a tenth of a second is lost.
+        let count = |value: &Value| value.as_u64().expect("checked");
+        let (done, lost) = (count(&arm["transactions"]), count(&arm["evidence"]["lost"]));
+        assert!(done + lost == 60 && done > 30, "{arm}");
+        let of = |figures: &str, name: &str| arm[figures][name].as_f64().expect("checked");
+        assert!(of("one_way_us", "p50") < of("rtt_us", "p50"), "{arm}");
+        assert!(
+            of("one_way_us", "min") > 0.0 && arm["request_bytes"].as_u64() > Some(100),
+            "{arm}"
+        );
+    }
+}
+
+#[test]
 fn a_sweep_matches_the_schema_and_writes_its_chart() {
     let svg = std::env::temp_dir().join(format!("busypoll-schema-{}.svg", std::process::id()));
     let chart = svg.to_str().expect("a plain path");

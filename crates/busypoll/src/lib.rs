@@ -8,8 +8,8 @@
 //!   sockets;
 //! * the **stack plane**, [`stack`]: Busy Poll Sockets in user space, blocking or, with the feature `tokio`, for tokio.
 //!
-//! `examples/` of this crate has a program to start from for each: `udp_echo`, `tcp_client`, `multicast_receiver` and
-//! `tokio_server` on the stack plane, `mio_server` on the kernel plane.
+//! `examples/` of this crate has a program to start from for each: `udp_echo`, `tcp_client`, `multicast_receiver`,
+//! `tokio_server` and `same_host` on the stack plane, `mio_server` on the kernel plane.
 //!
 //! # Which switch
 //!

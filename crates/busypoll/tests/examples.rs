@@ -6,6 +6,8 @@
 mod mio_server;
 #[path = "../examples/multicast_receiver.rs"]
 mod multicast_receiver;
+#[path = "../examples/same_host.rs"]
+mod same_host;
 #[path = "../examples/tcp_client.rs"]
 mod tcp_client;
 #[path = "../examples/tokio_server.rs"]
@@ -54,6 +56,18 @@ fn tcp_client() {
 fn tokio_server() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert_eq!(runtime.block_on(tokio_server::in_memory()).unwrap(), "hello");
+}
+
+#[test]
+fn same_host() {
+    let name = format!("example-{}", std::process::id());
+    let rendezvous = busypoll::stack::nic::cable::listen(&name).unwrap();
+    thread::scope(|scope| {
+        let other = scope.spawn(|| same_host::serve_all(&name, 0));
+        let medians = same_host::measure(&rendezvous, &name, 0, 1).unwrap();
+        assert!(medians.iter().all(|medians| medians.len() == 1));
+        other.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -9,7 +9,9 @@ use std::ffi::OsStr;
 use std::io::{self, StdoutLock, Write};
 use std::process::ExitCode;
 
+use busypoll_advise::cli::{AdviseArgs, run_advise};
 use busypoll_bench::cli::{BenchArgs, ServeArgs, run_bench, run_serve};
+use busypoll_bench::model::{ModelArgs, run_model};
 use busypoll_bench::report::{ReportArgs, run_report};
 use busypoll_doctor::cli::{DoctorArgs, run_doctor};
 use busypoll_exporter::cli::{ExporterArgs, run_exporter};
@@ -20,6 +22,8 @@ use busypoll_run::attach::cli::{AttachArgs, DetachArgs, run_attach, run_detach};
 use busypoll_run::launch::cli::{RunArgs, run_program};
 use busypoll_run::launch::{LaunchError, OWN_FAILURE};
 use busypoll_run::ss::{SsArgs, run_ss};
+use busypoll_top::cli::{TopArgs, run_top};
+use busypoll_trace::cli::{TraceArgs, run_trace};
 use busypoll_tune::cli::{TuneArgs, run_tune};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -35,8 +39,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Bench(BenchArgs),
+    Advise(AdviseArgs),
+    Bench(Box<BenchArgs>),
     Report(ReportArgs),
+    Model(ModelArgs),
     Serve(ServeArgs),
     Lab(lab::LabArgs),
     Soak(soak::SoakArgs),
@@ -45,6 +51,8 @@ enum Command {
     Policy(PolicyArgs),
     Run(RunArgs),
     Ss(SsArgs),
+    Top(TopArgs),
+    Trace(TraceArgs),
     Tune(TuneArgs),
     Attach(AttachArgs),
     Detach(DetachArgs),
@@ -64,8 +72,10 @@ fn main() -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
     let is_lab = matches!(cli.command, Command::Lab(_));
     let outcome = match cli.command {
+        Command::Advise(args) => run_advise(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Bench(args) => run_bench(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Report(args) => run_report(&args, &mut Out::new()).map(done).map_err(Into::into),
+        Command::Model(args) => run_model(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Serve(args) => run_serve(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Lab(args) => lab::run(&args),
         Command::Soak(args) => soak::run(&args, &mut Out::new()),
@@ -73,6 +83,8 @@ fn main() -> ExitCode {
         Command::Exporter(args) => run_exporter(&args).map(done).map_err(Into::into),
         Command::Run(args) => run_program(&args).map(|never| match never {}).map_err(Into::into),
         Command::Ss(args) => run_ss(&args, &mut Out::new()).map(done).map_err(Into::into),
+        Command::Top(args) => run_top(&args, &mut Out::new()).map(done).map_err(Into::into),
+        Command::Trace(args) => run_trace(&args, &mut Out::new()).map_err(Into::into),
         Command::Tune(args) => run_tune(&args, &mut Out::new()).map_err(Into::into),
         Command::Attach(args) => run_attach(&args, &mut Out::new()).map_err(Into::into),
         Command::Detach(args) => run_detach(&args, &mut Out::new()).map_err(Into::into),

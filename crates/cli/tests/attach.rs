@@ -120,6 +120,7 @@ fn attach_takes_effect_on_redis_as_debian_ships_it() {
 }
 
 #[test]
+#[ignore = "long: ten seconds in all"]
 fn attach_takes_effect_on_a_go_server() {
     needs_root!();
     needs!(program "go");
@@ -131,6 +132,7 @@ fn attach_takes_effect_on_a_go_server() {
 }
 
 #[test]
+#[ignore = "long: ten seconds in all"]
 fn attach_takes_effect_on_a_java_server() {
     needs_root!();
     needs!(program "java", program "javac");

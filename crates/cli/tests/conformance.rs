@@ -5,8 +5,11 @@
 mod echo;
 mod support;
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::OnceLock;
+use std::thread;
 
 use busypoll_lab::{Lab, needs, needs_root};
 use echo::*;
@@ -26,35 +29,56 @@ enum Cases {
     Limits,
 }
 
+const MTU: u32 = 1500;
 /// A port range of few ports.
 const FEW_PORTS: &str = "40000 40015";
 
-/// The output of the program, started by the command line `how` on the server of a lab; IPv4, then IPv6. Also how many
-/// connections the kernel has made there.
-fn transcripts(program: &Path, cases: Cases, how: &[&str]) -> (Vec<String>, u64) {
-    let lab = Lab::builder().build().unwrap();
+/// The output of the program, started by the command line `how` on the server of a lab; IPv4, then IPv6, at the same
+/// time on a lab each. Also how many connections the kernel has made there.
+fn transcripts(program: &Path, cases: Cases, mtu: u32, how: &[&str]) -> (Vec<String>, u64) {
+    let families = [false, true].map(|six| move || transcript(program, cases, mtu, how, six));
+    let ran: Vec<_> = thread::scope(|scope| {
+        let running = families.map(|run| scope.spawn(run));
+        running.into_iter().filter_map(|it| it.join().unwrap()).collect()
+    });
+    let made = ran.iter().map(|(_, made)| made).sum();
+    (ran.into_iter().map(|(text, _)| text).collect(), made)
+}
+
+/// `transcripts` for one family; none if this machine lacks it.
+fn transcript(
+    program: &Path,
+    cases: Cases,
+    mtu: u32,
+    how: &[&str],
+    six: bool,
+) -> Option<(String, u64)> {
+    let lab = Lab::builder().mtu(mtu).build().unwrap();
     if cases == Cases::Limits {
         let range = "/proc/sys/net/ipv4/ip_local_port_range";
         lab.server.enter(|| std::fs::write(range, FEW_PORTS)).unwrap().unwrap();
     }
-    let _peer = Running::start(lab.client.command(program).args(["peer", PORT]));
     let (own, peer) = (&lab.server, &lab.client);
-    let mut pairs = vec![(own.ipv4().to_string(), peer.ipv4().to_string())];
-    if let (Some(own), Some(peer)) = (own.ipv6(), peer.ipv6()) {
-        pairs.push((own.to_string(), peer.to_string()));
-    }
-    let run = |(own, peer): (String, String)| {
-        let mut command = lab.server.command("timeout");
-        command.arg(LIMIT).args(how).arg(program).args([&own, &peer, PORT]);
-        command.args((cases == Cases::Limits).then_some("limits"));
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{:?} {said}\n{text}", output.status);
-        text
+    let addresses: [IpAddr; 2] = if six {
+        [own.ipv6()?.into(), peer.ipv6()?.into()]
+    } else {
+        [own, peer].map(|it| it.ipv4().into())
     };
-    let transcripts = pairs.into_iter().map(run).collect();
-    (transcripts, lab.server.enter(active_opens).unwrap())
+    let _peer = Running::start(lab.client.command(program).args(["peer", PORT]));
+    let mut command = lab.server.command("timeout");
+    command.arg(LIMIT).args(how).arg(program).args(addresses.map(|it| it.to_string())).arg(PORT);
+    command.args((cases == Cases::Limits).then_some("limits"));
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?} {said}\n{text}", output.status);
+    Some((text, lab.server.enter(active_opens).unwrap()))
+}
+
+/// The transcripts without busypoll, which all tests compare with.
+fn plain(program: &Path, cases: Cases) -> &'static [String] {
+    static PLAIN: [OnceLock<Vec<String>>; 2] = [const { OnceLock::new() }; 2];
+    PLAIN[cases as usize].get_or_init(|| transcripts(program, cases, MTU, &[]).0)
 }
 
 /// `ActiveOpens` of /proc/net/snmp, in the namespace of the calling thread.
@@ -103,10 +127,23 @@ fn differences(plain: &str, other: &str) -> Vec<String> {
 fn is_as_plain(cases: Cases, how: &[&str], kernel_connections: bool) {
     let _one = one_test_at_a_time();
     let program = conformance("conformance");
-    let (plain, _) = transcripts(&program, cases, &[]);
-    let (here, made) = transcripts(&program, cases, how);
+    compare(
+        plain(&program, cases),
+        transcripts(&program, cases, MTU, how),
+        cases,
+        kernel_connections,
+    );
+}
+
+fn compare(
+    plain: &[String],
+    (here, made): (Vec<String>, u64),
+    cases: Cases,
+    kernel_connections: bool,
+) {
     let least = if cases == Cases::Ordinary { 700 } else { 25 };
     assert!(plain[0].lines().count() > least && plain.iter().all(|text| text.ends_with("end\n")));
+    assert_eq!(plain.len(), here.len());
     for (plain, here) in plain.iter().zip(&here) {
         let found = differences(plain, here);
         assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
@@ -115,7 +152,7 @@ fn is_as_plain(cases: Cases, how: &[&str], kernel_connections: bool) {
 }
 
 #[test]
-#[ignore = "long: a minute"]
+#[ignore = "long: ten seconds"]
 fn two_runs_on_the_plain_kernel_give_the_same() {
     needs_root!();
     needs!(program "cc", program "timeout");
@@ -123,7 +160,7 @@ fn two_runs_on_the_plain_kernel_give_the_same() {
 }
 
 #[test]
-#[ignore = "long: a minute"]
+#[ignore = "long: ten seconds"]
 fn the_kernel_plane_answers_as_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
@@ -133,7 +170,7 @@ fn the_kernel_plane_answers_as_the_kernel() {
 }
 
 #[test]
-#[ignore = "long: a minute"]
+#[ignore = "long: ten seconds"]
 fn the_stack_plane_answers_as_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
@@ -145,6 +182,18 @@ fn the_stack_plane_answers_as_the_kernel_when_resources_are_used_up() {
     needs_root!();
     needs!(program "cc", program "timeout");
     is_as_plain(Cases::Limits, &STACK, false);
+}
+
+/// The MTU of a large cloud: packets of several frames.
+#[test]
+#[ignore = "long: ten seconds"]
+fn the_stack_plane_answers_as_the_kernel_with_jumbo_frames() {
+    needs_root!();
+    needs!(program "cc", program "timeout");
+    let _one = one_test_at_a_time();
+    let program = conformance("conformance");
+    let of = |how: &[&str]| transcripts(&program, Cases::Ordinary, 9001, how);
+    compare(&of(&[]).0, of(&STACK), Cases::Ordinary, false);
 }
 
 #[test]

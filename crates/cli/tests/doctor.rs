@@ -6,7 +6,7 @@ mod support;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::{env, fs};
 
 use busypoll_lab::{Lab, needs, needs_root};
@@ -213,4 +213,53 @@ fn a_peer_may_be_given_by_name() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let findings = report["findings"].as_array().unwrap();
     assert!(findings.iter().any(|found| found["code"] == "BP-PEER-LOCAL"), "{report}");
+}
+
+/// Two threads, each with a socket in an epoll instance of its own.
+const TWO: &str = "
+import select, socket, threading, time
+def wait(port):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(('10.77.0.2', port))
+    e = select.epoll()
+    e.register(s.fileno(), select.EPOLLIN)
+    print('ready', flush=True)
+    while True:
+        if e.poll(): s.recvfrom(99)
+for port in (7001, 7002): threading.Thread(target=wait, args=(port,), daemon=True).start()
+time.sleep(99)
+";
+
+/// `run` turns polling off for the thread that would be one too many: nothing to mend, and `attach` would be wrong.
+#[test]
+fn a_wait_that_run_does_not_let_poll_is_no_fault() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let policy = env::temp_dir().join(format!("busypoll-doctor-{}.toml", std::process::id()));
+    fs::write(&policy, "max_spinning_threads = 1\nbusy_poll = '1s'\n").unwrap();
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--policy"]).arg(&policy).args(["--", "python3", "-c", TWO]);
+    let mut program = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = io::BufRead::lines(io::BufReader::new(program.stdout.take().unwrap()));
+    assert!(lines.next().is_some() && lines.next().is_some());
+    let socket = lab.client.enter(|| std::net::UdpSocket::bind("10.77.0.1:0")).unwrap().unwrap();
+    let asleep = || fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
+    assert!(asleep().contains("Threads:\t3"), "{}", asleep());
+    // Each learns the queue by a packet.
+    for _ in 0..20 {
+        for port in [7001, 7002] {
+            socket.send_to(b"x", ("10.77.0.2", port)).unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let output =
+        run_on_host(&lab.server, &["doctor", "--pid", &program.id().to_string(), "--json"]);
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let _ = fs::remove_file(&policy);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for code in ["BP-EPOLL-OFF", "BP-SOCK-IN-EPOLL", "BP-SOCK-OFF"] {
+        assert!(!codes(&report).contains(&code), "{code}: {report:#}");
+    }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use busypoll_exporter::metrics::{ALL, Kind};
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
-use echo::Running;
+use echo::{Running, exchange_udp};
 use serde_json::Value;
 use support::*;
 
@@ -142,18 +142,12 @@ const LOST: u32 = 300;
 
 /// Exchanges with the one and floods the other.
 fn traffic(lab: &Lab) {
+    exchange_udp(lab, 7320, EXCHANGES);
     let client = lab.client.enter(|| UdpSocket::bind("10.77.0.1:0")).unwrap().unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut buffer = [0; 100];
-    for _ in 0..EXCHANGES {
-        client.send_to(b"question", "10.77.0.2:7320").unwrap();
-        client.recv(&mut buffer).unwrap();
-    }
     for _ in 0..LOST {
         client.send_to(&[0; 1000], "10.77.0.2:7321").unwrap();
     }
-    client.send_to(b"last", "10.77.0.2:7320").unwrap();
-    client.recv(&mut buffer).unwrap();
+    exchange_udp(lab, 7320, 1);
 }
 
 #[test]
@@ -339,10 +333,67 @@ fn named(text: &str) -> BTreeSet<String> {
     words.map(str::to_owned).collect()
 }
 
+/// A query names metrics and labels that the exporter has, and asks a counter, and no gauge, for its rate.
+fn names_what_there_is(query: &str) {
+    let names = named(query);
+    assert!(!names.is_empty(), "{query}");
+    let mut labels = BTreeSet::from(["instance", "job", "le"]);
+    for name in &names {
+        let metric = ALL.iter().find(|metric| metric.name == name);
+        let metric = metric.unwrap_or_else(|| panic!("{query}: no metric {name}"));
+        labels.extend(metric.labels);
+        let rated = ["rate", "increase"].iter().any(|of| query.contains(&format!("{of}({name}")));
+        let counter = metric.kind == Kind::Counter;
+        assert_eq!(rated, counter, "{query}: a counter is asked for its rate, a gauge is not");
+    }
+    // Labels in selectors and in `by (...)`.
+    let by =
+        query.split("by (").skip(1).flat_map(|rest| rest.split(')').next().unwrap().split(','));
+    let selectors =
+        query.split('{').skip(1).flat_map(|rest| rest.split('}').next().unwrap().split(','));
+    let selected = selectors.filter_map(|label| label.split(['=', '!']).next());
+    for label in by.chain(selected).map(str::trim).filter(|label| !label.is_empty()) {
+        assert!(labels.contains(label), "{query}: no label {label}");
+    }
+    for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
+        assert_eq!(query.matches(open).count(), query.matches(close).count(), "{query}");
+    }
+}
+
+#[test]
+fn the_alerts_ask_for_metrics_and_labels_that_there_are() {
+    // An expression is on the line of its key, or indented below it.
+    let rules = tree("packaging/prometheus/busypoll.rules.yml");
+    let mut queries = Vec::new();
+    for rule in rules.split("- alert: ").skip(1) {
+        let (_, rest) = rule.split_once("expr: ").unwrap();
+        let ends = ["\n        for:", "\n        annotations:"];
+        let end = ends.iter().filter_map(|end| rest.find(end)).min().unwrap();
+        let query = rest[..end].trim_start_matches(">-").split_whitespace();
+        queries.push(query.collect::<Vec<_>>().join(" "));
+        for label in rule.split("$labels.").skip(1) {
+            let label = label.split(' ').next().unwrap();
+            let query = queries.last().unwrap();
+            let known = ALL.iter().filter(|metric| query.contains(metric.name));
+            let mut labels = known.flat_map(|metric| metric.labels.iter().copied());
+            assert!(label == "instance" || labels.any(|of| of == label), "{query}: {label}");
+        }
+    }
+    assert_eq!(queries.len(), 5);
+    queries.iter().for_each(|query| names_what_there_is(query));
+    // Each alert of the document is one of the file, and the reverse.
+    let document = tree("docs/deploy.md");
+    let (_, worth) = document.split_once("Worth an alert").unwrap();
+    let (worth, _) = worth.split_once("By hand:").unwrap();
+    let named_there = named(worth);
+    for query in &queries {
+        assert!(named(query).iter().any(|name| named_there.contains(name)), "{query}");
+    }
+}
+
 #[test]
 fn the_dashboard_asks_for_metrics_and_labels_that_there_are() {
     let dashboard: Value = serde_json::from_str(&tree("packaging/grafana/busypoll.json")).unwrap();
-    let known: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
     let mut queries = Vec::new();
     for panel in dashboard["panels"].as_array().unwrap() {
         assert!(panel["title"].is_string() && panel["gridPos"]["w"].is_u64(), "{panel}");
@@ -353,31 +404,7 @@ fn the_dashboard_asks_for_metrics_and_labels_that_there_are() {
         queries.extend(variable["query"].as_str().filter(|it| it.contains('(')).map(str::to_owned));
     }
     assert!(queries.len() > 12, "{queries:?}");
-    for query in &queries {
-        let names = named(query);
-        assert!(!names.is_empty(), "{query}");
-        let mut labels = BTreeSet::from(["instance", "job", "le"]);
-        for name in &names {
-            assert!(known.contains(&**name), "{query}: no metric {name}");
-            let metric = ALL.iter().find(|metric| metric.name == name).unwrap();
-            labels.extend(metric.labels);
-            let rated = query.contains(&format!("rate({name}"));
-            let counter = metric.kind == Kind::Counter;
-            assert_eq!(rated, counter, "{query}: a counter is asked for its rate, a gauge is not");
-        }
-        // Labels in selectors and in `by (...)`.
-        let by =
-            query.split("by (").skip(1).flat_map(|rest| rest.split(')').next().unwrap().split(','));
-        let selectors =
-            query.split('{').skip(1).flat_map(|rest| rest.split('}').next().unwrap().split(','));
-        let selected = selectors.filter_map(|label| label.split(['=', '!']).next());
-        for label in by.chain(selected).map(str::trim).filter(|label| !label.is_empty()) {
-            assert!(labels.contains(label), "{query}: no label {label}");
-        }
-        for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
-            assert_eq!(query.matches(open).count(), query.matches(close).count(), "{query}");
-        }
-    }
+    queries.iter().for_each(|query| names_what_there_is(query));
     let asked: BTreeSet<String> = queries.iter().flat_map(|query| named(query)).collect();
     assert!(asked.len() > 15, "{asked:?}");
 }

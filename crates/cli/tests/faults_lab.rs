@@ -7,6 +7,8 @@ use busypoll_lab::{Lab, needs, needs_root};
 use support::faults::{FAULT, Fault, find_and_cure_all, has_no_cure};
 use support::lab_machine::LabMachine;
 
+four_tests_at_a_time!();
+
 waiter_test!();
 
 /// Settings of the device, at either end.

@@ -9,21 +9,30 @@ use support::vm_machine::{Vm, builder};
 
 waiter_test!();
 
-/// One emulated machine at a time: two would slow each other down.
-static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-#[test]
-#[ignore = "long: virtual machines, five minutes"]
-fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
-    needs_vm!();
+/// One of `machines` machines that run at the same time, each emulated on about one CPU, and the faults that are its
+/// turn.
+fn machine_of_faults(machine: usize, machines: usize, also: fn(&Vm)) {
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");
-    let _alone = MACHINE.lock();
     let vm = Vm::of(builder().command_line("isolcpus=3"));
     // CPU 3 is isolated, and vmxnet3 has LRO on by default. These faults are made later, so the machine starts without
     // them.
     vm.output_of(&format!("{TO_CPU_2} ip link set vmxnet30 up; ethtool -K vmxnet30 lro off"));
-    old_kernel(&vm);
-    find_and_cure_all(&vm, FAULTS);
+    also(&vm);
+    find_and_cure_all(&vm, FAULTS.iter().skip(machine).step_by(machines));
+}
+
+#[test]
+#[ignore = "long: virtual machines, three minutes"]
+fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
+    needs_vm!();
+    machine_of_faults(0, 2, |_| {});
+}
+
+#[test]
+#[ignore = "long: virtual machines, three minutes"]
+fn the_other_faults_and_those_of_an_old_kernel_are_found_and_cured() {
+    needs_vm!();
+    machine_of_faults(1, 2, old_kernel);
 }
 
 /// In a machine of its own: through an emulated IOMMU all other tests would be slow.
@@ -32,7 +41,6 @@ fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
 fn a_strict_iommu_is_found_and_made_lazy() {
     needs_vm!();
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");
-    let _alone = MACHINE.lock();
     let vm = Vm::of(builder().strict_iommu());
     let name = "an IOMMU that invalidates each mapping at once";
     find_and_cure_all(&vm, &[Fault { name, code: "BP-IOMMU-STRICT", ..FAULT }]);

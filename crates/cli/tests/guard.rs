@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_linux::link::Links;
 use echo::*;
 use rustix::process::{Pid, Signal, kill_process};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -51,6 +52,14 @@ impl Server {
         let programs = programs_of(self.pid);
         assert!(!programs.is_empty(), "{}", self.stderr());
         programs
+    }
+}
+
+impl Server {
+    /// Kills the guard of its run: no other process can share the interface any more.
+    fn loses_its_guard(&self) {
+        kill(guard_of(self.pid));
+        wait_until("the program reports the loss of its guard", || self.stderr().contains("guard"));
     }
 }
 
@@ -241,8 +250,7 @@ fn a_program_whose_guard_is_killed_continues_and_says_so() {
     let server = Server::start(&lab, &[], &[]);
     let programs = server.listens(&lab);
     let mut connection = connect(&lab, lab.server.ipv4().into(), b"hello");
-    kill(guard_of(server.pid));
-    wait_until("the program reports the loss of its guard", || server.stderr().contains("guard"));
+    server.loses_its_guard();
     assert_eq!(server.stderr().lines().count(), 1, "{}", server.stderr());
     connection.write_all(b"and on").unwrap();
     connection.read_exact(&mut [0; 6]).unwrap();
@@ -291,12 +299,13 @@ fn is_refused_because_of(lab: &Lab, owner: u32) {
 }
 
 #[test]
-fn a_second_process_names_the_owner_and_uses_the_kernel() {
+fn without_its_guard_a_process_shares_the_interface_with_none() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
     let owner = Server::start(&lab, &[], &[]);
     owner.listens(&lab);
+    owner.loses_its_guard();
     is_refused_because_of(&lab, owner.pid);
     // The second process uses the kernel and works.
     let socket = "import socket\ns = socket.create_server(('', 7301))\n\
@@ -344,6 +353,7 @@ fn any_number_of_queries_for_the_owner_are_answered() {
     };
     let ask_often = || (0..300).for_each(|_| wait_until("there is room in the backlog", ask));
     lab.server.enter(ask_often).unwrap();
+    owner.loses_its_guard();
     is_refused_because_of(&lab, owner.pid);
 }
 
@@ -378,6 +388,7 @@ fn another_user_can_neither_lock_an_interface_nor_claim_to_own_it() {
     // It is asked before the owner's.
     let forged = format!("\0busypoll/xdp/{index}/{program}/0");
     let _forged = lab.server.enter(|| listen(vec![forged])).unwrap();
+    owner.loses_its_guard();
     is_refused_because_of(&lab, owner.pid);
 }
 
@@ -421,12 +432,13 @@ fn a_guard_ends_with_its_own_run_and_not_with_another() {
     let dev = ["run", "--plane", "stack", "--dev", lab.server.interface(), "--strict", "--"];
     let mut hidden = lab.server.command(BUSYPOLL);
     let hidden = Running::start(hidden.args(dev).args(["python3", "-c", HIDES]));
-    let begins = || run_on_host(&lab.server, &[&dev[..], &["true"]].concat()).status.success();
+    let link = || Links::open().unwrap().get(lab.server.interface()).unwrap();
+    let is_held = || lab.server.enter(link).unwrap().xdp.is_some();
     // Longer than the guard's interval between scans.
     thread::sleep(Duration::from_millis(1500));
-    assert!(!begins());
+    assert!(is_held());
     drop(hidden);
-    wait_until("the interface is free", begins);
+    wait_until("the interface is free", || !is_held());
 }
 
 /// The data and the FIN arrive, as with the kernel.
@@ -459,10 +471,6 @@ fn an_unusable_interface_is_reported_in_one_line() {
         let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
         fails_with(&run_on_host(&lab.server, &run), &["--dev", device, wanted]);
     }
-    let large = Lab::builder().mtu(9_000).build().unwrap();
-    let device = large.server.interface();
-    let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
-    fails_with(&run_on_host(&large.server, &run), &["--dev", device, "MTU", "9000"]);
     let run = |device| {
         run_on_host(&lab.server, &["run", "--plane", "stack", "--dev", device, "--", "true"])
     };
@@ -522,7 +530,7 @@ fn clients_that_connect_to_a_guard_and_send_nothing_do_no_harm() {
     let clients = silent_clients(&lab, 500);
     wait_until("few connections are kept", || descriptors() <= before + 16);
     assert!(sockets(&lab).contains("LISTEN"));
-    wait_until("all of them are closed", || descriptors() == before);
+    wait_until("all of them are closed", || descriptors() <= before);
     assert!(cpu_ticks(guard) < 20, "the guard spins");
     drop(clients);
 }

@@ -130,26 +130,38 @@ fn is_as_plain(name: &str, case: &str) {
     assert!(plain == stack, "{differ:?}\nplain:\n{plain}\nstack:\n{stack}");
 }
 
+/// The cases of a program; those after `long` take seconds each.
 macro_rules! cases {
-    ($name:ident: $($case:ident)*) => { $(
-        #[test]
-        fn $case() {
-            needs_root!();
-            needs!(program "cc");
-            is_as_plain(stringify!($name), stringify!($case));
-        }
-    )* };
+    ($name:ident: $($case:ident)* , long: $($long:ident)*) => {
+        $(
+            #[test]
+            fn $case() {
+                needs_root!();
+                needs!(program "cc");
+                is_as_plain(stringify!($name), stringify!($case));
+            }
+        )*
+        $(
+            #[test]
+            #[ignore = "long: the cases of some seconds, a quarter of a minute in all"]
+            fn $long() {
+                needs_root!();
+                needs!(program "cc");
+                is_as_plain(stringify!($name), stringify!($long));
+            }
+        )*
+    };
 }
 
 cases! { mixed:
-    level edge one_shot errors exclusive fresh endings connecting listening duplicates mixed nested polls selects
-    signals storm
+    level edge one_shot errors exclusive fresh endings listening mixed nested polls selects signals,
+    long: connecting duplicates storm
 }
 
 cases! { late:
-    woken_when_activated recv_before_bind poll_before_bind removed_while_activated inherited reserved_number
-    blocking_in_a_child passed_over_exec inherited_after_wait shared_by_three connected_in_a_child
-    cancelled_in_epoll reported_once reported_to_all another_kind_added listener_shut_down
+    woken_when_activated recv_before_bind poll_before_bind removed_while_activated inherited passed_over_exec
+    inherited_after_wait shared_by_three connected_in_a_child reported_to_all another_kind_added,
+    long: reserved_number blocking_in_a_child cancelled_in_epoll reported_once listener_shut_down
 }
 
-cases! { below: streams numbers cancelled jumped }
+cases! { below: streams numbers jumped, long: cancelled }

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use busypoll_lab::{Lab, needs, needs_root};
+use busypoll_linux::link::Links;
 use echo::*;
 use support::BUSYPOLL;
 #[allow(unused_imports, reason = "support/echo.rs")]
@@ -124,6 +125,36 @@ fn a_connect_that_the_kernel_has_already_is_refused() {
     });
     assert_eq!(told[0], told[1]);
     assert!(told[0].starts_with("connect: EADDRNOTAVAIL"), "{}", told[0]);
+}
+
+fn has_steering_program(lab: &Lab) -> bool {
+    lab.client.enter(|| Links::open().unwrap().get("lab-client").unwrap().xdp.is_some()).unwrap()
+}
+
+/// Otherwise the first wait would last as long as it takes to attach the program.
+#[test]
+fn the_guard_takes_the_interface_when_a_port_is_bound_and_keeps_it_no_longer_than_the_process() {
+    needs_root!();
+    needs!(program "cc");
+    let (lab, _peer) = lab();
+    // The run goes on when the program of its shell has ended.
+    let (program, own) = (program().to_str().unwrap(), lab.client.ipv4());
+    let line = |port: u16, local: u8| format!("{program} bound {own} - {port} {local}");
+    let mut shell = Running::spawn(
+        lab.client.command(STACK[0]).args(&STACK[1..]).args(["--", "sh", "-c"]).arg(format!(
+            "{}; {}; echo left; read line",
+            line(23008, 1),
+            line(23009, 0)
+        )),
+    );
+    shell.wait_for("ready");
+    assert!(!has_steering_program(&lab), "a port of another interface");
+    shell.send_line("");
+    shell.wait_for("ready");
+    wait_until("the interface is taken", || has_steering_program(&lab));
+    shell.send_line("");
+    shell.wait_for("left");
+    wait_until("the interface is released", || !has_steering_program(&lab));
 }
 
 #[test]

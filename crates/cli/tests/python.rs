@@ -32,6 +32,7 @@ fn in_stack() -> Vec<&'static str> {
 }
 
 #[test]
+#[ignore = "long: ten seconds"]
 fn calls_return_the_same_as_without_busypoll() {
     needs_root!();
     needs!(program "python3", program "timeout");
@@ -42,6 +43,7 @@ fn calls_return_the_same_as_without_busypoll() {
 }
 
 #[test]
+#[ignore = "long: ten seconds"]
 fn children_have_the_sockets_that_the_documents_promise() {
     needs_root!();
     needs!(program "python3", program "timeout");

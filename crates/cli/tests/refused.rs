@@ -14,6 +14,8 @@ use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use echo::{Running, epolls, exchange_udp, source, temp_dir};
 use support::*;
 
+four_tests_at_a_time!();
+
 /// On loopback, at a port of the system's choice.
 const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
 
@@ -119,7 +121,9 @@ fn options_that_exclude_each_other_are_named() {
         (&["--sweep", "rate", "--gap", "10ms"], &["--gap", "--sweep rate", "leave it out"]),
         (&["--sweep", "rate", "--size", "1,1"], &["--size", "--sweep rate", "at least 16,16"]),
         (&["--sweep", "size", "--size", "1,1"], &["--size", "--sweep size", "leave it out"]),
-        (&["--host", "192.0.2.1", "--sweep", "size"], &["--host", "--sweep"]),
+        (&["--host", "192.0.2.1", "--sweep", "coalesce"], &["--sweep coalesce", "another machine"]),
+        (&["--messages", "5"], &["--messages", "--workload fix"]),
+        (&["--sizes", "1,2"], &["--sizes", "--sweep size"]),
         (
             &["--host", "192.0.2.1", "--cpus", "0,1"],
             &["--cpus", "--host", "serve --cpu N", "taskset"],

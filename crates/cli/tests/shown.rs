@@ -11,7 +11,7 @@ use std::{env, fs};
 use busypoll_lab::{Lab, needs, needs_root};
 use support::faults::TestMachine;
 use support::lab_machine::LabMachine;
-use support::shown::{blocks, commands, documents};
+use support::shown::{blocks, commands, documents, project};
 use support::{BUSYPOLL, Serving};
 
 waiter_test!();
@@ -39,7 +39,10 @@ const CODES: &[(&str, &[i32], &str)] = &[
     ("busypoll exporter --listen", &[130], "Ctrl-C ends it"),
     ("busypoll exporter --textfile /tmp/busypoll.prom --interval", &[130], "Ctrl-C ends it"),
     ("busypoll ss -i --watch", &[0, 130], "Ctrl-C ends it; 130: it ends the shell, too"),
+    ("busypoll top --batch", &[0], "it prints and ends"),
+    ("busypoll top", &[2], "there is no terminal"),
     ("busypoll doctor", &[0, 1], "1: it has a finding, as may be"),
+    ("busypoll trace", &[0, 1], "1: no packet came meanwhile"),
     (
         "busypoll tune confirm",
         &[2],
@@ -64,6 +67,7 @@ const STANDINS: &[(&str, &str)] = &[
     ("192.0.2.7", "10.77.0.1"),
     ("$(pgrep feed-handler)", "$FEED"),
     ("--pid 1234", "--pid $FEED"),
+    ("advise --time 2s 1234", "advise --time 2s $FEED"),
     ("./", ""),
     ("/tmp/", ""),
     ("taskset -c 2", "taskset -c 0"),
@@ -71,6 +75,7 @@ const STANDINS: &[(&str, &str)] = &[
     ("--duration 2m --rounds 20", ""),
     ("--duration 10s", ""),
     ("busypoll bench", "busypoll bench --duration 2s --rounds 2"),
+    ("busypoll trace $FEED", "busypoll trace $FEED --for 1s"),
     ("--duration 2s --rounds 2 --list", "--list"),
     ("--rounds 2 --stages", "--stages"),
     ("busypoll soak", "busypoll soak --duration 1s"),
@@ -79,6 +84,13 @@ const STANDINS: &[(&str, &str)] = &[
 
 /// Programs that a document takes from its reader. Each sends one datagram.
 const PROGRAMS: &[&str] = &["your-program", "feed-handler", "server"];
+
+/// Runs of other tools that a document takes from its reader.
+const RUNS: &[(&str, &str)] = &[
+    ("netperf-off.txt", "netperf-udp.txt"),
+    ("netperf-on.txt", "netperf-omni.csv"),
+    ("sockperf.txt", "sockperf-pp.txt"),
+];
 
 /// A program of a document's reader.
 const PROGRAM: &str = "#!/usr/bin/python3
@@ -107,6 +119,10 @@ impl Reader {
             executable(&folder.join(name), PROGRAM);
         }
         executable(&folder.join("redis-server"), SERVER);
+        for (name, sample) in RUNS {
+            let samples = project().join("crates/bench/src/foreign/samples");
+            fs::copy(samples.join(sample), folder.join(name)).unwrap();
+        }
         let machine = LabMachine::new(Lab::builder().queues(2).build().unwrap());
         let feed = machine.start("recv");
         Reader { machine, folder, feed }

@@ -56,6 +56,7 @@ impl StderrFile {
 }
 
 #[test]
+#[ignore = "long: some seconds"]
 fn an_option_on_a_socket_that_is_never_used_ends_no_program() {
     needs_root!();
     needs!(program "python3");
@@ -153,6 +154,7 @@ fn lines_of(count: usize) -> String {
 }
 
 #[test]
+#[ignore = "long: some seconds"]
 fn a_server_that_forks_for_each_connection_serves_all_of_them() {
     needs_root!();
     needs!(program "python3");
@@ -180,8 +182,31 @@ fn a_server_that_forks_for_each_connection_serves_all_of_them() {
             }
         });
         server.end();
-        let said = stderr.text();
-        assert!(said.lines().count() == 1 && said.contains("--plane kernel"), "{how}: {said}");
+        let text = stderr.text();
+        // The client may have sent all it has before the connection is accepted.
+        let said: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.contains("has closed it before it is accepted"))
+            .collect();
+        assert!(said.len() == 1 && said[0].contains("--plane kernel"), "{how}: {text}");
+    }
+}
+
+/// A thread of ours that is just being made is in the memory of such a child, but does not run there.
+#[cfg(target_arch = "x86_64")]
+#[test]
+#[ignore = "long: some seconds"]
+fn a_child_that_the_c_library_did_not_make_changes_its_groups() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    // The threads are made for the first connection of a server.
+    for _ in 0..12 {
+        let lab = Lab::builder().build().unwrap();
+        let mut command = run(&lab.server, &[]);
+        command.arg("python3").arg(source("forks.py")).args(["serve", "7000", "clone"]);
+        let _server = Running::start(&mut command);
+        assert_eq!(exchange_all(&lab, 7000, "one\n"), "one\nend\n");
     }
 }
 

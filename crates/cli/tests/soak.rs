@@ -11,7 +11,7 @@ fn soak(plane: &str) {
     needs_root!();
     needs!(program "ip");
     let mut soak = Command::new(BUSYPOLL);
-    soak.args(["soak", "--plane", plane, "--duration", "4s", "--clients", "4"]);
+    soak.args(["soak", "--plane", plane, "--duration", "2s", "--clients", "4"]);
     let output = soak.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("every byte was right"), "{output:?}");

@@ -71,7 +71,7 @@ fn a_socket_name_that_only_begins_like_a_guard_s_is_skipped() {
 const FORGED: &str = r#"
 import array, fcntl, os, socket, struct
 fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
-FRONT = 64 + 256 * 8 + 1024 * 128
+FRONT = 64 + 256 * 8 + 1024 * 128 + 64 + 16384 * 64
 os.ftruncate(fd, FRONT + 128 * 2)
 address = lambda text: bytes(10) + b"\xff\xff" + socket.inet_aton(text)
 os.pwrite(fd, struct.pack("<IIII", VERSION, 2, 1, 0), 0)
@@ -96,7 +96,7 @@ fn a_guard_of_another_user_is_not_trusted() {
     needs_root!();
     needs!(program "python3", program "setpriv");
     let lab = Lab::builder().build().unwrap();
-    let forged = FORGED.replace("VERSION", "0x62706c03");
+    let forged = FORGED.replace("VERSION", "0x62706c04");
     let start = |user: &str| {
         let mut command = lab.server.command("setpriv");
         command.args([&format!("--reuid={user}"), "--clear-groups", "/usr/bin/env", "python3"]);
@@ -159,6 +159,26 @@ fn it_lists_each_socket_with_its_queues_addresses_and_process() {
     assert_eq!(succeeds(other.args(["-c", script, BUSYPOLL]).stdin(Stdio::null())), "");
     drop(program);
     wait_until("nothing is listed any more", || self::rows(&lab).is_empty());
+}
+
+/// A container has a PID namespace of its own: there the program may have the PID of any process here.
+#[test]
+fn a_process_of_another_pid_namespace_has_its_pid_of_here() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let mut command = lab.server.command("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", BUSYPOLL, "run"]);
+    command.args(["--plane", "stack", "--dev", lab.server.interface(), "--"]);
+    let _program = Running::start(command.args(["python3", "-c", PROGRAM]));
+    let rows = rows(&lab);
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for row in &rows {
+        let command = std::fs::read(format!("/proc/{}/cmdline", row["pid"])).unwrap();
+        let command = String::from_utf8_lossy(&command);
+        assert!(command.contains("python3\0-c\0\nimport socket, sys"), "{command}: {rows:?}");
+        assert_eq!(row["process"], "python3");
+    }
 }
 
 /// Datagrams to a socket that waits and to one whose buffer is full; the figures of each in both forms.

@@ -18,6 +18,8 @@ use busypoll_linux::process::Process;
 use busypoll_linux::sysfs::Sysfs;
 use support::*;
 
+four_tests_at_a_time!();
+
 /// A host, a state directory of its own, and the files beside it.
 struct Fixture {
     lab: Lab,

@@ -20,6 +20,7 @@ macro_rules! needs_all {
 }
 
 #[test]
+#[ignore = "long: half a minute in all"]
 fn tso_switched_on_at_the_peer_after_the_id_was_learnt_is_found() {
     needs_all!();
     let _guard = one_at_a_time();
@@ -45,6 +46,7 @@ fn tso_switched_on_at_the_peer_after_the_id_was_learnt_is_found() {
 }
 
 #[test]
+#[ignore = "long: half a minute in all"]
 fn an_epoll_checked_only_with_timeout_0_is_a_spin_without_effect() {
     needs_all!();
     let _guard = one_at_a_time();
@@ -73,6 +75,7 @@ fn an_epoll_checked_only_with_timeout_0_is_a_spin_without_effect() {
 }
 
 #[test]
+#[ignore = "long: half a minute in all"]
 fn nested_epolls_are_distinguished_by_where_the_parameters_are() {
     needs_all!();
     let _guard = one_at_a_time();
@@ -103,6 +106,7 @@ fn nested_epolls_are_distinguished_by_where_the_parameters_are() {
 }
 
 #[test]
+#[ignore = "long: half a minute in all"]
 fn deferral_longer_than_any_poll_is_a_loss() {
     needs_all!();
     let _guard = one_at_a_time();
@@ -125,6 +129,7 @@ fn deferral_longer_than_any_poll_is_a_loss() {
 }
 
 #[test]
+#[ignore = "long: half a minute in all"]
 fn packets_from_another_device_than_the_learnt_one_are_reported() {
     needs_all!();
     let _guard = one_at_a_time();
@@ -158,6 +163,7 @@ fn packets_from_another_device_than_the_learnt_one_are_reported() {
 }
 
 #[test]
+#[ignore = "long: half a minute in all"]
 fn rps_is_reported_for_the_process_where_it_moves_packets() {
     needs_all!();
     let _guard = one_at_a_time();
@@ -321,6 +327,7 @@ fn an_io_uring_is_judged_by_its_packets() {
 
 /// With `threaded` a NAPI thread does a softirq's work: as many packets are found by busy polling as without.
 #[test]
+#[ignore = "long: half a minute in all"]
 fn napi_threads_are_not_blamed_for_what_short_polls_miss() {
     needs_all!();
     let _guard = one_at_a_time();
@@ -362,6 +369,7 @@ impl Drop for Flows {
 }
 
 #[test]
+#[ignore = "long: half a minute in all"]
 fn rfs_on_the_queue_is_reported_for_the_process() {
     needs_all!();
     let _guard = one_at_a_time();

@@ -122,6 +122,7 @@ fn hide_cgroups() {
 }
 
 #[test]
+#[ignore = "long: ten seconds"]
 fn a_cpu_quota_of_its_own_or_a_parent_group_is_reported_and_removed_by_the_remedy() {
     needs_all!();
     let _guard = one_at_a_time();
@@ -181,6 +182,7 @@ fn runs_in_a_second(pid: u32) -> Duration {
 }
 
 #[test]
+#[ignore = "long: ten seconds"]
 fn a_poller_with_real_time_priority_that_starves_its_cpu_is_reported() {
     needs_all!();
     needs!(program "chrt");

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use busypoll_observe::findings::Findings;
+use busypoll_observe::passes::{By, PassCount};
+use busypoll_observe::runs::Guards;
 use busypoll_policy::{say, units};
 
 use crate::collector::Collector;
-use crate::sources::findings::Findings;
-use crate::sources::passes::PassCount;
-use crate::sources::runs::Guards;
 use crate::{Error, server, textfile};
 
 /// Show what busy polling does on this machine as metrics for Prometheus.
@@ -65,7 +65,7 @@ pub fn run_exporter(args: &ExporterArgs) -> Result<(), Error> {
         // A count needs a time to count in.
         passes: match args.no_bpf || once {
             true => PassCount::off(if once { "a single page counts nothing" } else { "--no-bpf" }),
-            false => PassCount::start(),
+            false => PassCount::start(By::Queue),
         },
         findings: match once {
             true => Findings::once(args.processes),

@@ -3,14 +3,14 @@
 use std::fmt::Display;
 use std::time::Instant;
 
+use busypoll_observe::findings::Findings;
+use busypoll_observe::passes::PassCount;
+use busypoll_observe::runs::Guards;
 use busypoll_policy::{BUILD, say};
 
 use crate::metrics::{BUILD_INFO, LEFT_OUT, SOURCE_SECONDS, SOURCE_UP, UNSEEN};
 use crate::page::Page;
-use crate::sources::findings::Findings;
-use crate::sources::passes::PassCount;
-use crate::sources::runs::Guards;
-use crate::sources::{kernel, napi, spinners};
+use crate::sources::{findings, kernel, napi, passes, runs, spinners};
 
 /// The sources, and how many samples there may be.
 pub(crate) struct Collector {
@@ -31,10 +31,10 @@ impl Collector {
         let sources = [
             read("kernel", || kernel::collect(&mut page)),
             read("netlink", || napi::collect(&mut page)),
-            read("doctor", || self.findings.collect(&mut page)),
-            read("bpf", || self.passes.collect(&mut page)),
+            read("doctor", || findings::collect(&self.findings, &mut page)),
+            read("bpf", || passes::collect(&mut self.passes, &mut page)),
             read("spinners", || spinners::collect(&mut page)),
-            read("guards", || self.guards.collect(&mut page)),
+            read("guards", || Ok::<_, String>(runs::collect(&mut self.guards, &mut page))),
         ];
         self.left_out += page.left_out();
         page.reserve(2 + 3 * sources.len());

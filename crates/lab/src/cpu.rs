@@ -1,4 +1,4 @@
-//! The hosts' CPUs, and pinning to one of them.
+//! The hosts' CPUs, and pinning to some of them.
 //!
 //! A child is pinned between fork and exec, where allocation is forbidden, so not with
 //! [`topology::pin`].
@@ -10,18 +10,21 @@ use busypoll_linux::{Error, topology};
 
 use crate::LabError;
 
-/// An affinity mask with one CPU, made before the fork, as a forked child may not allocate.
+/// An affinity mask, made before the fork, as a forked child may not allocate.
 pub(crate) struct Mask(Vec<c_ulong>);
 
 impl Mask {
-    pub(crate) fn of(cpu: u32) -> Self {
-        let (word, bit) = ((cpu / c_ulong::BITS) as usize, cpu % c_ulong::BITS);
-        let mut mask = vec![0; word + 1];
-        mask[word] = 1 << bit;
+    pub(crate) fn of(cpus: impl IntoIterator<Item = u32>) -> Self {
+        let mut mask = Vec::new();
+        for cpu in cpus {
+            let (word, bit) = ((cpu / c_ulong::BITS) as usize, cpu % c_ulong::BITS);
+            mask.resize(mask.len().max(word + 1), 0);
+            mask[word] |= 1 << bit;
+        }
         Self(mask)
     }
 
-    /// Pins the calling thread, even if it is pinned to another CPU. Allocates nothing.
+    /// Pins the calling thread, even if it is pinned to other CPUs. Allocates nothing.
     pub(crate) fn apply(&self) -> io::Result<()> {
         let bytes = size_of_val(self.0.as_slice());
         // SAFETY: the kernel reads as many bytes as the mask has, and takes any length

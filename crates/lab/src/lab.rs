@@ -122,7 +122,17 @@ impl LabHost {
     /// A command that will run inside the host, on the host's CPU.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mask = Mask::of(self.cpu);
+        self.command_on(program, [self.cpu])
+    }
+
+    /// The same, on these CPUs.
+    #[must_use]
+    pub fn command_on(
+        &self,
+        program: impl AsRef<OsStr>,
+        cpus: impl IntoIterator<Item = u32>,
+    ) -> Command {
+        let mask = Mask::of(cpus);
         let mut command = self.namespace.command(program);
         // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(move || mask.apply()) };

@@ -6,7 +6,7 @@
 #include "kernel.h"
 
 enum { KIND_SOCKET = 1, KIND_EPOLL = 2, KIND_URING = 3, KIND_UNKNOWN = 4 };
-enum { AF_INET = 2, AF_INET6 = 10, AF_PACKET = 17, AF_XDP = 44, SOCK_STREAM = 1, IPPROTO_TCP = 6 };
+enum { AF_INET = 2, AF_INET6 = 10, AF_PACKET = 17, AF_XDP = 44, SOCK_STREAM = 1 };
 
 struct record {
     u32 kind, pid, fd, netns;

@@ -2,7 +2,8 @@
  *
  * While attached, it adds a hash lookup to every system call on the machine.
  */
-#include "kernel.h"
+#include "lost.h"
+#include "processes.h"
 
 enum { OPENED = 1, FORKED = 2, EXITED = 3, EXECUTED = 4 };
 
@@ -11,13 +12,6 @@ struct event {
     int fd; /* OPENED: the descriptor; FORKED: the child's pid */
     s64 syscall;
 };
-
-struct {
-    MAP_NUMBER(type, HASH);
-    MAP_NUMBER(max_entries, 16384);
-    MAP_TYPE(key, u32);
-    MAP_TYPE(value, u32);
-} pids SEC(".maps");
 
 /* The system calls to report. */
 struct {
@@ -32,24 +26,13 @@ struct {
     MAP_NUMBER(max_entries, 262144);
 } events SEC(".maps");
 
-/* Events dropped because the ring was full. */
-struct {
-    MAP_NUMBER(type, ARRAY);
-    MAP_NUMBER(max_entries, 1);
-    MAP_TYPE(key, u32);
-    MAP_TYPE(value, u64);
-} lost SEC(".maps");
-
 /* Whether the children of a followed process are followed too. */
 const volatile u32 children = 0;
 
 INLINE void tell(u32 what, u64 pid_tgid, int fd, s64 syscall) {
     struct event *e = ringbuf_reserve(&events, sizeof(*e), 0);
     if (!e) {
-        u32 zero = 0;
-        u64 *n = map_lookup(&lost, &zero);
-        if (n)
-            __sync_fetch_and_add(n, 1);
+        count_lost();
         return;
     }
     e->what = what;

@@ -21,8 +21,10 @@ typedef long long s64;
 /* The definition of a map, which the loader reads from the type of a variable in ".maps". */
 #define MAP_NUMBER(name, value) int(*name)[value]
 #define MAP_TYPE(name, type) typeof(type) *name
-enum { ARRAY = 2, HASH = 1, PERCPU_HASH = 5, PERCPU_ARRAY = 6, RINGBUF = 27 };
+enum { ARRAY = 2, HASH = 1, PERCPU_HASH = 5, PERCPU_ARRAY = 6, LRU_HASH = 9, RINGBUF = 27 };
 enum { ANY = 0, NOEXIST = 1, NO_PREALLOC = 1 };
+
+enum { NET_RX_SOFTIRQ = 3, PF_KTHREAD = 0x00200000, IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
 
 struct task_struct;
 struct pt_regs;
@@ -34,6 +36,7 @@ struct __sk_buff;
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static long (*const map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static long (*const map_delete)(void *map, const void *key) = (void *)3;
+static u64 (*const clock_ns)(void) = (void *)5;
 static u64 (*const current_pid_tgid)(void) = (void *)14;
 static u32 (*const current_cpu)(void) = (void *)8;
 static long (*const skb_load_bytes)(const void *skb, u32 offset, void *to, u32 len) = (void *)26;
@@ -67,7 +70,12 @@ typedef struct {
     struct net *net;
 } possible_net_t;
 
+struct rtnl_link_ops {
+    const char *kind;
+};
 struct net_device {
+    unsigned int flags;
+    const struct rtnl_link_ops *rtnl_link_ops;
     int ifindex;
     char name[16];
     possible_net_t nd_net;
@@ -115,8 +123,12 @@ struct sock_common {
     atomic64_t skc_cookie;
     int skc_incoming_cpu;
 };
+struct sk_buff_head {
+    u32 qlen;
+};
 struct sock {
     struct sock_common __sk_common;
+    struct sk_buff_head sk_receive_queue;
     unsigned int sk_ll_usec;
     unsigned int sk_napi_id;
     u16 sk_busy_poll_budget;
@@ -124,10 +136,19 @@ struct sock {
     u16 sk_protocol;
     u16 sk_type;
 };
+struct udp_sock {
+    struct sk_buff_head reader_queue;
+};
+struct tcp_sock {
+    u32 copied_seq;
+};
 struct sk_buff {
     struct sock *sk;
+    struct net_device *dev;
     unsigned int len;
     unsigned int napi_id;
+    u16 transport_header;
+    unsigned char *head, *data;
 };
 struct socket {
     struct sock *sk;

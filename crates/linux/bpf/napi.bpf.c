@@ -9,9 +9,7 @@
  * which TCP and UDP call for each and which runs the programs of the socket's control group), the context is still the
  * one that took it from the queue. The program lets every packet pass.
  */
-#include "kernel.h"
-
-enum { NET_RX_SOFTIRQ = 3 };
+#include "lost.h"
 
 struct key {
     u32 napi_id;
@@ -48,7 +46,7 @@ struct {
     MAP_TYPE(value, struct cpu);
 } cpus SEC(".maps");
 
-enum { IPPROTO_TCP = 6, PASS = 1, PF_KTHREAD = 0x00200000 };
+enum { PASS = 1 };
 enum { BY_SOFTIRQ = 0, BY_THREAD = 1, BY_NAPI_THREAD = 2 };
 
 /* One socket, one queue, and one way in which its packets were found. */
@@ -73,14 +71,6 @@ struct {
     MAP_TYPE(key, struct delivery);
     MAP_TYPE(value, struct delivered);
 } deliveries SEC(".maps");
-
-/* Packets not counted because the map above was full. */
-struct {
-    MAP_NUMBER(type, ARRAY);
-    MAP_NUMBER(max_entries, 1);
-    MAP_TYPE(key, u32);
-    MAP_TYPE(value, u64);
-} lost SEC(".maps");
 
 /* 1 << NAPI_STATE_IN_BUSY_POLL: the bit differs between kernels, and CO-RE cannot look up an unnamed enum. */
 const volatile u64 in_busy_poll = 0;
@@ -249,13 +239,9 @@ int delivered_to(struct __sk_buff *ctx) {
         map_update(&deliveries, &key, &new, NOEXIST);
         d = map_lookup(&deliveries, &key);
     }
-    if (d) {
+    if (d)
         __sync_fetch_and_add(&d->packets, 1);
-    } else {
-        u32 zero = 0;
-        u64 *count = map_lookup(&lost, &zero);
-        if (count)
-            __sync_fetch_and_add(count, 1);
-    }
+    else
+        count_lost();
     return PASS;
 }

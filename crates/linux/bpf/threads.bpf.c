@@ -3,8 +3,6 @@
  */
 #include "kernel.h"
 
-enum { PF_KTHREAD = 0x00200000 };
-
 struct record {
     u32 pid, tid;
     u32 running; /* not asleep */

@@ -8,6 +8,8 @@
 //! | [`napi`] | `tp_btf/napi_poll` and three more | which thread drove each receive queue, and what it found |
 //! | [`deliveries`] | `cgroup_skb/ingress` | which socket each packet reached, and how it was found |
 //! | [`follow`] | `tp_btf/sys_exit` and three more | what chosen processes open, as they open it |
+//! | [`waits`] | `tp_btf/sys_enter` and eight more | how the threads of chosen processes wait for packets |
+//! | [`trace`] | `tp_btf/sched_switch` and many more | the times of a packet's stages |
 //!
 //! All need a kernel with BTF (`CONFIG_DEBUG_INFO_BTF`), `CAP_BPF` and `CAP_PERFMON` (or `CAP_SYS_ADMIN`)
 //! in the initial user namespace, and the initial PID namespace, whose PIDs they report. Programs and
@@ -19,11 +21,15 @@ pub mod files;
 pub mod follow;
 pub mod napi;
 pub mod threads;
+pub mod trace;
+pub mod waits;
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use aya::maps::{Array, HashMap, MapData, RingBuf};
 use aya::programs::{
     BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, Iter, ProgramError,
 };
@@ -65,22 +71,44 @@ pub fn available() -> Result<()> {
 /// An object's programs and maps, loaded into the kernel but not attached.
 struct Programs {
     name: &'static str,
-    btf: Btf,
+    btf: &'static Btf,
     ebpf: Ebpf,
 }
+
+/// The kernel's BTF. To parse it takes tens of milliseconds, so it is done once.
+fn kernel_btf(name: &str) -> Result<&'static Btf> {
+    static KERNEL: OnceLock<Btf> = OnceLock::new();
+    if let Some(known) = KERNEL.get() {
+        return Ok(known);
+    }
+    let read = Btf::from_sys_fs().map_err(|e| failed(name, "reading the kernel's BTF", &e))?;
+    Ok(KERNEL.get_or_init(|| read))
+}
+
+/// A loader without constants. To make one parses the kernel's BTF, too, so it is kept.
+static LOADER: Mutex<Option<EbpfLoader<'static>>> = Mutex::new(None);
 
 impl Programs {
     /// Loads an object with these values for its constants.
     fn load(name: &'static str, object: &[u8], constants: &[(&str, &[u8])]) -> Result<Self> {
         available()?;
-        let mut loader = EbpfLoader::new();
-        for (constant, value) in constants {
-            loader.override_global(constant, *value, true);
-        }
-        // The loader has read it too, but does not give access to it.
-        let btf = Btf::from_sys_fs().map_err(|e| failed(name, "reading the kernel's BTF", &e))?;
-        let ebpf = loader.load(object).map_err(|e| failed(name, "loading", &e))?;
-        Ok(Programs { name, btf, ebpf })
+        let btf = kernel_btf(name)?;
+        let kept = || LOADER.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loader = kept().take().unwrap_or_default();
+        // Drops the loader's own copy.
+        loader.btf(Some(btf));
+        let ebpf = if constants.is_empty() {
+            let ebpf = loader.load(object);
+            *kept() = Some(loader);
+            ebpf
+        } else {
+            let mut loader: EbpfLoader<'_> = loader;
+            for (constant, value) in constants {
+                loader.override_global(constant, *value, true);
+            }
+            loader.load(object)
+        };
+        Ok(Programs { name, btf, ebpf: ebpf.map_err(|e| failed(name, "loading", &e))? })
     }
 
     /// Attaches the tracepoint program of that name to the tracepoint of that name.
@@ -92,7 +120,7 @@ impl Programs {
         };
         let program = self.ebpf.program_mut(tracepoint).ok_or_else(|| missing(name, tracepoint))?;
         let program = program.try_into().map_err(|e: ProgramError| failed(name, tracepoint, &e))?;
-        attach(program, &self.btf).map_err(|e| failed(name, &format!("attaching {tracepoint}"), &e))
+        attach(program, self.btf).map_err(|e| failed(name, &format!("attaching {tracepoint}"), &e))
     }
 
     /// Attaches the program of that name to the ingress of the root control group's sockets, which are all
@@ -120,7 +148,7 @@ impl Programs {
         let iter = self.ebpf.program_mut(program).ok_or_else(|| missing(name, program))?;
         let iter: &mut Iter =
             iter.try_into().map_err(|e: ProgramError| failed(name, program, &e))?;
-        iter.load(kind, &self.btf).map_err(|e| failed(name, &format!("loading iter/{kind}"), &e))
+        iter.load(kind, self.btf).map_err(|e| failed(name, &format!("loading iter/{kind}"), &e))
     }
 
     /// Runs a loaded iterator once, from beginning to end.
@@ -145,6 +173,34 @@ impl Programs {
         let name = self.name;
         let found = self.ebpf.map_mut(map).ok_or_else(|| missing(name, map))?;
         M::try_from(found).map_err(|e| failed(name, map, &e))
+    }
+
+    /// The ring of that name; once.
+    fn take_ring(&mut self, ring: &str) -> Result<RingBuf<MapData>> {
+        let name = self.name;
+        let found = self.ebpf.take_map(ring).ok_or_else(|| missing(name, ring))?;
+        RingBuf::try_from(found).map_err(|e| failed(name, ring, &e))
+    }
+
+    /// Adds a process to those that the programs look at (`bpf/processes.h`).
+    fn add_process(&mut self, pid: u32) -> Result<()> {
+        let name = self.name;
+        let mut pids: HashMap<_, u32, u32> = self.map("pids")?;
+        pids.insert(pid, 1, 0).map_err(|e| failed(name, "one more process", &e))
+    }
+
+    /// Removes a process from them; one that has ended is gone already.
+    fn remove_process(&mut self, pid: u32) -> Result<()> {
+        let mut pids: HashMap<_, u32, u32> = self.map("pids")?;
+        let _ = pids.remove(&pid);
+        Ok(())
+    }
+
+    /// What had no room (`bpf/lost.h`).
+    fn lost(&mut self) -> Result<u64> {
+        let name = self.name;
+        let lost: Array<_, u64> = self.map("lost")?;
+        lost.get(&0, 0).map_err(|e| failed(name, "reading lost", &e))
     }
 }
 

@@ -289,6 +289,37 @@ pub fn sched_state(tid: u32) -> Option<SchedState> {
     Some(SchedState { state, real_time: fields.nth(36)?.parse().ok()? })
 }
 
+/// The name of a process or thread; `None` if it has ended.
+pub fn name(tid: u32) -> Option<String> {
+    // The kernel cuts names by bytes, possibly inside a character.
+    let name = fs::read(format!("/proc/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+}
+
+/// Whether a process has mapped a file of this name, as it does a library. False also of one that may not be looked at.
+pub fn has_mapped(pid: u32, name: &str) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let is_it = |line: &[u8]| {
+        let path = String::from_utf8_lossy(line);
+        let path = path.trim_end_matches(" (deleted)");
+        path.rsplit_once('/').is_some_and(|(_, file)| file == name)
+    };
+    maps.split(|byte| *byte == b'\n').any(is_it)
+}
+
+/// The CPU time of a process, all its threads, in nanoseconds; the kernel counts ticks of 10 ms. `None` if it has
+/// ended.
+pub fn cpu_ns(pid: u32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, fields) = stat.rsplit_once(") ")?;
+    // Fields 14 and 15 of proc_pid_stat(5).
+    let mut fields = fields.split(' ').skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    let ticks = ticks()? + ticks()?;
+    Some(ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)))
+}
+
 /// The kind of a descriptor of our own.
 pub fn kind_of_own(fd: impl AsFd) -> Option<Kind> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());

@@ -22,13 +22,6 @@ pub enum Sysctl {
     BusyPoll,
 }
 
-/// net.core.busy_poll in microseconds. Only the initial network namespace shows it; `None` if it cannot be
-/// seen, which does not mean 0.
-#[must_use]
-pub fn host_busy_poll() -> Option<u32> {
-    in_initial_netns(|| Sysctl::BusyPoll.get().ok())
-}
-
 /// `net.core.rps_sock_flow_entries`: the size of the table by which RFS steers flows; 0 = no RFS. Only the initial
 /// network namespace shows it; `None` if it cannot be seen, which does not mean 0.
 #[must_use]
@@ -46,6 +39,13 @@ fn in_initial_netns(read: impl Fn() -> Option<u32> + Sync) -> Option<u32> {
 }
 
 impl Sysctl {
+    /// The machine's value in microseconds. Only the initial network namespace shows it; `None` if it cannot be seen,
+    /// which does not mean 0.
+    #[must_use]
+    pub fn of_machine(self) -> Option<u32> {
+        in_initial_netns(|| self.get().ok())
+    }
+
     /// The name as sysctl(8) writes it.
     pub fn name(self) -> &'static str {
         match self {

@@ -94,7 +94,7 @@ fn list(args: &SsArgs, out: &mut dyn Write) -> io::Result<()> {
             _ => {}
         }
         // A guard that has gone meanwhile, or another user's, lists nothing.
-        if let Ok(Some((pid, ledger))) = listed {
+        for (pid, ledger) in listed.unwrap_or_default() {
             let process = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             rows.extend(
                 ledger.list().iter().map(|line| row(line, pid, process.trim_end(), args.info)),

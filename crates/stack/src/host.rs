@@ -27,11 +27,15 @@ pub mod firewall;
 mod groups;
 mod kernel_connections;
 mod kernel_udp;
+mod later;
+mod link_watch;
 mod poller_slot;
 mod port_reservation;
+pub(crate) mod reuse;
 mod take_over;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
+use link_watch::{Link, LinkWatch};
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;
 pub(crate) use port_reservation::{PortReservation, ReservationOptions};
@@ -57,6 +61,7 @@ struct Inner {
     inet: Arc<Inet>,
     contexts: Vec<Serving>,
     kernel: Option<companion::CompanionService>,
+    link_watch: Option<LinkWatch>,
     skipped_rules: usize,
     delivery_hook: Option<DeliveryHook>,
     tcp: tcp::Config,
@@ -67,7 +72,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // First the contexts: their passes and timers may still make connections or move them to TIME_WAIT.
+        // It resets connections, for which it needs the contexts.
+        self.link_watch = None;
+        // Then the contexts: their passes and timers may still make connections or move them to TIME_WAIT.
         self.contexts.clear();
         // It finds the contexts closed, and ends.
         self.poller_slot.waiter().wake();
@@ -192,6 +199,13 @@ impl Builder {
         Ok(self.shared_interface(nic))
     }
 
+    /// Lists its sockets in this ledger.
+    #[doc(hidden)]
+    pub fn ledger(mut self, ledger: Arc<Ledger>) -> Builder {
+        self.ledger = Some(ledger);
+        self
+    }
+
     /// Opens every queue and puts it into service.
     ///
     /// # Errors
@@ -205,6 +219,7 @@ impl Builder {
         let inet = Inet::with_ledger(seed, self.tcp.clone(), ledger.clone(), waker(&wake));
         let mut contexts = Vec::new();
         let mut shared = Vec::new();
+        let mut links = Vec::new();
         let mut skipped_rules = 0;
         let watchdog = self.watchdog.unwrap_or(napi::WATCHDOG);
         for (mut nic, address) in self.interfaces {
@@ -222,6 +237,7 @@ impl Builder {
             let addressing = addressing(&info, address.as_deref(), view.clone())?;
             let interface = inet.add_interface(info.clone(), tx, addressing);
             for (queue, (receive, interrupt)) in (0..).zip(rx) {
+                let hangs_up = interrupt.hang_up().is_some().then(|| interrupt.clone());
                 let upper =
                     Arc::new(Input { inet: inet.clone(), interface: interface.clone(), queue });
                 let counters = match &ledger {
@@ -236,6 +252,10 @@ impl Builder {
                 if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
                     let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];
                     sys::pin(thread.id(), cpu)?;
+                }
+                if let Some(interrupt) = hangs_up {
+                    let (context, interface) = (serving.context().clone(), interface.clone());
+                    links.push(Link { interrupt, context, interface });
                 }
                 contexts.push(serving);
             }
@@ -265,6 +285,10 @@ impl Builder {
                 Some(companion::CompanionService::start(inet.clone(), shared, icmp)?)
             }
         };
+        let link_watch = match links.is_empty() {
+            true => None,
+            false => Some(LinkWatch::start(inet.clone(), links)?),
+        };
         let busy_read = AtomicU32::new(self.busy_read);
         let busy_poll = AtomicU32::new(self.busy_poll);
         let (delivery_hook, tcp) = (self.delivery_hook, self.tcp);
@@ -272,6 +296,7 @@ impl Builder {
             inet,
             contexts,
             kernel,
+            link_watch,
             skipped_rules,
             delivery_hook,
             tcp,

@@ -25,13 +25,16 @@ use std::{
 };
 
 mod counts;
+mod trace;
 
 pub(crate) use counts::DirectCount;
 use counts::LineCounts;
 pub use counts::SocketCounts;
+pub(crate) use trace::forget_thread;
+pub use trace::{TraceEvent, TraceReader, TracedBy};
 
 /// The first word of the memory, by which a reader recognises a ledger; the last byte is the version.
-const MAGIC: u32 = 0x6270_6c03;
+const MAGIC: u32 = 0x6270_6c04;
 
 /// The default number of lines, and the most: 4 MiB, of which only used pages take memory.
 pub const LINES: u32 = 1 << 15;
@@ -88,6 +91,7 @@ struct Front {
     head: Head,
     counts: [AtomicU64; COUNTS],
     contexts: [Counters; CONTEXTS],
+    ring: trace::Ring,
 }
 
 /// The contents of one line.
@@ -314,6 +318,7 @@ impl Ledger {
         put(&line.remote, remote.ip());
         line.counts.direct.store(0, Ordering::Relaxed);
         line.counts.set(&SocketCounts::default());
+        self.trace_new(line);
         Some(LedgerSlot { ledger: self.clone(), at: at?, protocol })
     }
 
@@ -427,6 +432,10 @@ impl Drop for LedgerSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        napi::{Pass, PolledBy},
+        time::Instant,
+    };
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -496,21 +505,22 @@ mod tests {
     fn direct_deliveries_are_counted_in_the_line_that_the_socket_has() {
         let ledger = Arc::new(Ledger::create(2).unwrap());
         let direct = DirectCount::default();
-        direct.count();
+        let pass = Pass::new(None, Instant::ZERO, PolledBy::BusyPoll(1));
+        direct.count(&pass);
         let first = ledger.enter(Protocol::UDP, address("10.0.0.1:1"), None).unwrap();
         first.note(&STANDING);
         direct.publish(Some(&first));
-        direct.count();
+        direct.count(&pass);
         assert_eq!(ledger.list()[0].counts.own_polls, 1 + 2);
         let second = ledger.enter(Protocol::UDP, address("10.0.0.1:2"), None).unwrap();
         direct.publish(Some(&second));
         drop(first);
         second.note(&STANDING);
-        direct.count();
+        direct.count(&pass);
         assert_eq!(ledger.list()[0].counts.own_polls, 1 + 3);
         direct.publish(None);
         drop(second);
-        direct.count();
+        direct.count(&pass);
         let next = ledger.enter(Protocol::UDP, address("10.0.0.1:3"), None).unwrap();
         next.note(&SocketState { counts: SocketCounts::default(), ..STANDING });
         assert_eq!(ledger.list()[0].counts.own_polls, 0, "not the one of before");

@@ -63,6 +63,8 @@ pub mod wire;
 #[doc(hidden)]
 pub mod word_hash;
 
+#[doc(hidden)]
+pub use host::reuse::{set_priority, set_priority_by};
 pub use host::{Builder, Host};
 #[doc(hidden)]
 pub use host::{KernelBinding, firewall};
@@ -79,5 +81,5 @@ pub use socket::{
 // For the preload library, whose sockets these are to move between processes, and whose waits mix descriptors.
 #[doc(hidden)]
 pub use socket::{
-    Accepted, Entry, Owner, Source, SteeredPort, Watch, poll_with_kernel_fds, repair,
+    Accepted, Entry, Owner, Source, SteeredPort, Watch, poll_with_kernel_fds, repair, set_repair,
 };

@@ -2,8 +2,10 @@
 //! know of it.
 
 use crate::{
+    ledger,
     napi::{Waiter, WatchdogLock},
     socket::per_cpu_spinner,
+    thread,
 };
 
 /// Held during fork(2): keeps other threads from starting or ending the process-wide watchdog.
@@ -28,7 +30,9 @@ impl Fork {
     /// are the parent's.
     pub fn in_child(self) {
         self.0.forget();
+        thread::forget_starting();
         Waiter::forget_all();
         per_cpu_spinner::clear();
+        ledger::forget_thread();
     }
 }

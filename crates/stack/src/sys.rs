@@ -4,7 +4,7 @@
 use std::{
     io,
     net::SocketAddr,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -16,6 +16,17 @@ pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: the caller passes a fresh descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The size of a file.
+pub(crate) fn size_of_file(file: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: all zeros is a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place for the answer.
+    match unsafe { libc::fstat(file.as_raw_fd(), &raw mut stat) } {
+        0 => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Unpredictable bytes from the kernel.
@@ -132,6 +143,31 @@ pub(crate) fn drain(event: RawFd) {
     let mut count = 0u64;
     // SAFETY: eight writable bytes. It can only fail by not being readable.
     unsafe { libc::syscall(libc::SYS_read, event, &raw mut count, 8usize) };
+}
+
+/// Sends one byte on a connected socket, without waiting: if there is no room, the peer has bytes to read anyway.
+pub(crate) fn send_byte(socket: RawFd) {
+    let (byte, flags) = (1u8, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    let nowhere = std::ptr::null::<libc::sockaddr>();
+    // SAFETY: one readable byte, and no address.
+    unsafe { libc::syscall(libc::SYS_sendto, socket, &raw const byte, 1usize, flags, nowhere, 0) };
+}
+
+/// Discards bytes that a connected socket has received, without waiting: all, unless the peer sends without reason.
+pub(crate) fn discard(socket: RawFd) {
+    let mut bytes = [0u8; 256];
+    let (to, len) = (bytes.as_mut_ptr(), bytes.len());
+    let nowhere = std::ptr::null_mut::<libc::sockaddr>();
+    // SAFETY: writable bytes of the length beside them, and no address.
+    unsafe {
+        libc::syscall(libc::SYS_recvfrom, socket, to, len, libc::MSG_DONTWAIT, nowhere, nowhere)
+    };
+}
+
+/// The descriptor `to` refers to the file of `from` from now on.
+pub(crate) fn replace(from: RawFd, to: RawFd) {
+    // SAFETY: a plain system call on descriptors of the caller.
+    unsafe { libc::dup3(from, to, libc::O_CLOEXEC) };
 }
 
 /// A time span as the kernel takes it.
@@ -313,6 +349,22 @@ pub(crate) fn get_option(socket: &impl AsRawFd, level: i32, name: i32) -> io::Re
     }
 }
 
+/// Reads an option into `value`; returns its length.
+pub(crate) fn get_bytes(
+    socket: &impl AsRawFd,
+    level: i32,
+    name: i32,
+    value: &mut [u8],
+) -> io::Result<usize> {
+    let mut len = value.len() as libc::socklen_t;
+    let to = value.as_mut_ptr().cast();
+    // SAFETY: at most `len` bytes are written to `value`.
+    match unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut len) } {
+        0 => Ok(len as usize),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 pub(crate) fn set_option<T: Copy>(
     socket: &impl AsRawFd,
     level: i32,
@@ -327,4 +379,18 @@ pub(crate) fn set_option<T: Copy>(
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The first two numbers of the kernel's release; zeros if it names none.
+pub(crate) fn kernel_release() -> (u32, u32) {
+    // SAFETY: all zeros is a valid utsname.
+    let mut names: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::uname(&raw mut names) };
+    let release: Vec<u8> = names.release.iter().map(|byte| *byte as u8).collect();
+    let mut numbers = release.split(|byte| !byte.is_ascii_digit()).map_while(|digits| {
+        let digits = str::from_utf8(digits).ok()?;
+        digits.parse::<u32>().ok()
+    });
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }

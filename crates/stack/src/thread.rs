@@ -13,6 +13,7 @@ use std::{
         OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 static ON_START: OnceLock<fn()> = OnceLock::new();
@@ -23,6 +24,19 @@ static STARTING: AtomicUsize = AtomicUsize::new(0);
 /// How many of the stack's threads have been made and have yet to call the hook.
 pub fn starting() -> usize {
     STARTING.load(Ordering::Relaxed)
+}
+
+/// Waits until none is. For a fork that the C library knows nothing of: in the child, its setuid(2) and setgroups(2)
+/// would wait for ever for a thread that was just being made.
+pub fn wait_until_started() {
+    while starting() > 0 {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// In a child of fork(2), which has none of them.
+pub(crate) fn forget_starting() {
+    STARTING.store(0, Ordering::Relaxed);
 }
 
 /// Each thread that the stack starts from now on calls `hook` first. The first hook given stays.

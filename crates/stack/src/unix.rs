@@ -1,6 +1,8 @@
 //! Abstract unix sockets, by which processes in one network namespace find each other. Any process may listen at any
 //! name, so an answer counts only if the kernel says that a [trusted](trusts) user listens there.
 
+pub(crate) mod message;
+
 use crate::sys;
 use std::{
     fs, io, mem,
@@ -9,6 +11,7 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::SocketAddr,
     },
+    time::Duration,
 };
 
 /// Whether this process trusts processes of `user`: root and its own user.
@@ -89,6 +92,17 @@ pub(crate) fn listen(name: &str, kind: libc::c_int) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     Ok(socket)
+}
+
+/// Limits how long one call on a socket waits.
+pub(crate) fn set_timeouts(socket: &OwnedFd, limit: Duration) -> io::Result<()> {
+    let limit = libc::timeval {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_usec: limit.subsec_micros().into(),
+    };
+    [libc::SO_SNDTIMEO, libc::SO_RCVTIMEO]
+        .into_iter()
+        .try_for_each(|option| sys::set_option(socket, libc::SOL_SOCKET, option, limit))
 }
 
 /// The listen(2) backlog.

@@ -3,7 +3,7 @@
 mod common;
 
 use busypoll_stack::{
-    Epoll, EpollEvent, EpollParams, Events, Host, UdpSocket,
+    Epoll, EpollEvent, EpollParams, Events, Host, TcpListener, TcpStream, UdpSocket,
     napi::{BUSY_POLL_BUDGET, NAPI_POLL_WEIGHT},
     nic::{
         Frame, Info, Nic, Queue, RxQueue,
@@ -402,4 +402,55 @@ fn every_queue_of_its_members_is_polled() {
     for (_, right) in &pairs {
         assert!(right.stats().other_polls > 0, "{:?}", right.stats());
     }
+}
+
+/// Both queues must be known: of a datagram socket from its last packet, of a listener from its last connection.
+#[test]
+fn a_listener_s_queue_is_polled_from_the_moment_it_is_added() {
+    let _alone = SPINNER.lock().unwrap_or_else(PoisonError::into_inner);
+    let (one, two) = hosts();
+    let listener = TcpListener::bind(&two, "10.0.0.2:7").unwrap();
+    let connect = || TcpStream::connect(&one, "10.0.0.2:7").unwrap();
+    let _first = (connect(), listener.accept().unwrap());
+    let epoll = Epoll::new(&two);
+    epoll.set_params(EpollParams { busy_poll_usecs: 100, ..EpollParams::default() }).unwrap();
+    epoll.add(&listener, Events::READABLE, 1).unwrap();
+    let before = passes(&two);
+    assert_eq!(wait(&epoll, Some(Duration::from_millis(2))), []);
+    assert!(passes(&two) > before);
+    let _second = connect();
+    assert_eq!(wait(&epoll, SOON), [(1, Events::READABLE)]);
+}
+
+#[test]
+fn a_member_added_during_a_busy_poll_brings_its_queue() {
+    let _alone = SPINNER.lock().unwrap_or_else(PoisonError::into_inner);
+    let worlds = [hosts(), hosts()];
+    let pairs = worlds.each_ref().map(|(one, two)| sockets(one, two));
+    let [first, second] = [&worlds[0].1, &worlds[1].1];
+    let params = EpollParams { busy_poll_usecs: 20_000_000, ..EpollParams::default() };
+    // The stack may put the thread to sleep, because another spins on its CPU.
+    let polled = (0..20).any(|_| {
+        let epoll = watching(first, &pairs[0].1, Events::READABLE);
+        epoll.set_params(params).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| wait(&epoll, SOON));
+            let more = |host, before| {
+                let mut looks = 0..200;
+                looks.any(|_| {
+                    thread::sleep(Duration::from_millis(1));
+                    passes(host) > before
+                })
+            };
+            let polls = more(first, passes(first));
+            let before = passes(second);
+            epoll.add(&pairs[1].1, Events::READABLE, 2).unwrap();
+            let follows = polls && more(second, before);
+            pairs[0].0.send(b"end").unwrap();
+            assert_eq!(waiter.join().unwrap().len(), 1);
+            receive(&pairs[0].1);
+            follows
+        })
+    });
+    assert!(polled);
 }

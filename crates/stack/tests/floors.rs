@@ -61,16 +61,59 @@ const PRELOAD: [&str; 20] = [
     "is_too_early",
 ];
 
+/// The modules of the stack plane in the preload library.
+const STACK_PLANE: [&str; 34] = [
+    "fork",
+    "copy",
+    "accept",
+    "descriptors",
+    "exec",
+    "receive",
+    "send",
+    "exit",
+    "libc_io",
+    "receive_one",
+    "scm_rights",
+    "sockets",
+    "handover_parent",
+    "options",
+    "wait",
+    "activation",
+    "foreign",
+    "groups",
+    "cmsg",
+    "rings",
+    "route",
+    "host",
+    "companion_options",
+    "internal_fds",
+    "stream",
+    "file",
+    "epoll_set",
+    "handover_channel",
+    "companion_address",
+    "unsupported_options",
+    "address",
+    "iovec",
+    "thread_end",
+    "not_accelerated",
+];
+
 /// The source without comments and without its test module.
 fn code(text: &str) -> String {
     let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     product.lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// What stands after each `crate::`, with the members of a `crate::{...}`.
-fn imports(code: &str) -> BTreeSet<String> {
+/// What stands after each `prefix`, such as `crate::`, with the members of a `crate::{...}`. A prefix that is the end of
+/// another path does not count.
+fn imports(code: &str, prefix: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for rest in code.split("crate::").skip(1) {
+    for (at, _) in code.match_indices(prefix) {
+        if code[..at].ends_with(|char: char| char.is_alphanumeric() || "_:".contains(char)) {
+            continue;
+        }
+        let rest = &code[at + prefix.len()..];
         let Some(list) = rest.strip_prefix('{') else {
             found.insert(first_word(rest));
             continue;
@@ -115,6 +158,42 @@ fn modules_of_the_stack_import_only_what_is_below_them() {
     check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &STACK, 300);
 }
 
+/// Every file of the stack plane imports only modules that stand after its own in [`STACK_PLANE`]; its root has none.
+#[test]
+fn modules_of_the_stack_plane_import_only_what_is_below_them() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/src/stack");
+    let below_all = "common";
+    let floor = |name: &str| {
+        let at = STACK_PLANE.iter().chain([&below_all]).position(|it| *it == name);
+        at.unwrap_or_else(|| panic!("{name}: on no floor"))
+    };
+    let mut files = Vec::new();
+    rust_files(&source, &mut files);
+    let mut edges = 0;
+    let mut wrong = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(&source).unwrap().to_str().unwrap();
+        if path == "mod.rs" {
+            continue;
+        }
+        let code = code(&fs::read_to_string(&file).unwrap());
+        let (module, is_root) = match path.split_once('/') {
+            Some((folder, rest)) => (folder, rest == "mod.rs"),
+            None => (path.trim_end_matches(".rs"), true),
+        };
+        let mut found = imports(&code, "stack::");
+        found.extend(imports(&code, if is_root { "super::" } else { "super::super::" }));
+        for target in found.iter().filter(|target| *target != module) {
+            edges += 1;
+            if floor(target) <= floor(module) {
+                wrong.push(format!("{path} imports {target}, which is above {module}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(edges > 150, "only {edges} imports were read");
+}
+
 #[test]
 fn modules_of_the_preload_library_import_only_what_is_below_them() {
     check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/src"), &PRELOAD, 100);
@@ -139,7 +218,7 @@ fn check(source: &Path, order: &[&str], least: usize) {
             continue;
         }
         let module = name.split('/').next().unwrap().trim_end_matches(".rs");
-        for import in imports(&code(&fs::read_to_string(&file).unwrap())) {
+        for import in imports(&code(&fs::read_to_string(&file).unwrap()), "crate::") {
             let target = if import.starts_with(char::is_uppercase) || !order.contains(&&*import) {
                 reexported_from(&lib, &import).unwrap_or(import)
             } else {
@@ -185,5 +264,7 @@ fn crates_depend_only_on_those_that_the_architecture_names() {
 fn imports_are_read_from_every_form() {
     let code =
         code("use crate::{a::{b, c}, d};\nfn f() { crate::e::g() } // crate::h\nuse crate::i;\n");
-    assert_eq!(imports(&code).into_iter().collect::<Vec<_>>(), ["a", "d", "e", "i"]);
+    let found = |prefix| imports(&code, prefix).into_iter().collect::<Vec<_>>();
+    assert_eq!(found("crate::"), ["a", "d", "e", "i"]);
+    assert_eq!(found("a::"), ["b", "c"]);
 }

@@ -13,7 +13,7 @@ use std::{
         Ipv4Addr, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream,
         UdpSocket as KernelSocket,
     },
-    os::fd::AsRawFd,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
     time::Duration,
 };
 use xdp_support::add_options;
@@ -114,7 +114,7 @@ fn a_listener_accepts_its_own_and_its_companions_connections() {
         lab.server.enter(|| TcpListener::with_companion(&ours, &kernel, 16)).unwrap().unwrap();
     let peer_of = |accepted: Accepted| match accepted {
         Accepted::Ours(stream, remote) => (Some(stream), remote),
-        Accepted::Kernel(stream) => (None, stream.peer_addr().unwrap()),
+        Accepted::Kernel(stream, _) => (None, stream.peer_addr().unwrap()),
     };
     assert_eq!(peer_of(listener.accept_any(false).unwrap()).1, early.local_addr().unwrap());
     let empty = listener.accept_any(true).unwrap_err();
@@ -138,8 +138,19 @@ fn a_listener_accepts_its_own_and_its_companions_connections() {
     }
 }
 
+fn converse(mut near: impl Read + Write, mut far: &KernelStream) {
+    let mut room = [0; 5_000];
+    near.write_all(&[7; 5_000]).unwrap();
+    far.read_exact(&mut room).unwrap();
+    assert_eq!(room, [7; 5_000]);
+    far.write_all(&[9; 5_000]).unwrap();
+    near.read_exact(&mut room).unwrap();
+    assert_eq!(room, [9; 5_000]);
+}
+
+/// Those that were accepted before stay with the kernel. One that waited is taken over when it is accepted.
 #[test]
-fn connections_made_before_adoption_stay_with_the_kernel() {
+fn connections_made_before_adoption_go_on() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let kernel = lab.server.enter(|| KernelListener::bind("[::]:7")).unwrap().unwrap();
@@ -154,25 +165,24 @@ fn connections_made_before_adoption_stay_with_the_kernel() {
         let ours = host(&lab.server);
         let listener =
             lab.server.enter(|| TcpListener::with_companion(&ours, &kernel, 16)).unwrap().unwrap();
-        let Accepted::Kernel(second) = listener.accept_any(false).unwrap() else {
-            panic!("the connection was the kernel's")
+        let Accepted::Ours(second, from) = listener.accept_any(false).unwrap() else {
+            panic!("a connection that waited is taken over")
         };
-        for (near, far) in [(&accepted, &early), (&second, &waiting)] {
+        assert_eq!(from, waiting.local_addr().unwrap());
+        accepted.set_nonblocking(false).unwrap();
+        accepted.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        second.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        for far in [&early, &waiting] {
             far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-            near.set_nonblocking(false).unwrap();
-            near.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-            let talk = || {
-                for (mut one, mut other) in [(near, far), (far, near)] {
-                    one.write_all(&[7; 5_000]).unwrap();
-                    let mut room = [0; 5_000];
-                    other.read_exact(&mut room).unwrap();
-                    assert_eq!(room, [7; 5_000]);
-                }
-            };
-            talk();
-            add_options(far, to.ip());
-            talk();
         }
+        let talk = || {
+            converse(&accepted, &early);
+            converse(&second, &waiting);
+        };
+        talk();
+        add_options(&early, to.ip());
+        add_options(&waiting, to.ip());
+        talk();
         // A connection made now is ours.
         let late = connect(to);
         let Accepted::Ours(mut stream, from) = listener.accept_any(false).unwrap() else {
@@ -182,6 +192,33 @@ fn connections_made_before_adoption_stay_with_the_kernel() {
         stream.write_all(b"x").unwrap();
         assert_eq!((&late).read(&mut [0; 8]).unwrap(), 1);
     }
+}
+
+/// As by a server that forks for each connection.
+#[test]
+fn a_connection_taken_over_is_handed_back_at_once() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let kernel = lab.server.enter(|| KernelListener::bind(any(7))).unwrap().unwrap();
+    let to = SocketAddr::from((lab.server.ipv4(), 7));
+    let far = lab.client.enter(|| KernelStream::connect(to)).unwrap().unwrap();
+    let ours = host(&lab.server);
+    let listen = || TcpListener::with_companion(&ours, &kernel, 16);
+    let listener = lab.server.enter(listen).unwrap().unwrap();
+    let Accepted::Ours(stream, _) = listener.accept_any(false).unwrap() else {
+        panic!("a connection that waited is taken over")
+    };
+    let socket = || {
+        // SAFETY: a plain system call; the descriptor is nobody else's.
+        unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) }
+    };
+    let near = lab.server.enter(socket).unwrap();
+    stream.hand_over(near.as_fd(), libc::ECONNABORTED, busypoll_stack::repair, || ()).unwrap();
+    let near = KernelStream::from(near);
+    for end in [&near, &far] {
+        end.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    }
+    converse(&near, &far);
 }
 
 /// The peer's FIN comes while the host is dropped; the next host then has its queues.

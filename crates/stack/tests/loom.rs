@@ -11,6 +11,11 @@
 mod cable;
 #[path = "../src/inet/deadline.rs"]
 mod deadline;
+/// The models of `frames`.
+#[path = "loom/frames.rs"]
+mod frame_models;
+#[path = "../src/nic/xdp/frames.rs"]
+mod frames;
 #[path = "loom/handoff.rs"]
 mod handoff;
 #[path = "../src/inet/hash.rs"]
@@ -42,10 +47,90 @@ mod sync {
         cell::UnsafeCell,
         sync::{
             Arc, Mutex, MutexGuard,
-            atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
+            atomic::{AtomicPtr, Ordering, fence},
         },
         thread::yield_now as spin_wait,
     };
+    use std::{cell::Cell, ops::Deref, panic};
+
+    loom::thread_local! {
+        /// How many stores the thread may still make: it is a process that ends before the next one.
+        static LEFT: Cell<Option<u32>> = Cell::new(None);
+    }
+
+    /// What ends such a process.
+    struct Ended;
+
+    /// Runs a process that ends before any further store after that many, if it makes so many.
+    pub(crate) fn ends_after(stores: u32, process: impl FnOnce()) {
+        LEFT.with(|left| left.set(Some(stores)));
+        let ended = panic::catch_unwind(panic::AssertUnwindSafe(process));
+        LEFT.with(|left| left.set(None));
+        if let Err(cause) = ended
+            && !cause.is::<Ended>()
+        {
+            panic::resume_unwind(cause);
+        }
+    }
+
+    fn step() {
+        let _ = LEFT.try_with(|left| match left.get() {
+            Some(0) => panic::resume_unwind(Box::new(Ended)),
+            Some(more) => left.set(Some(more - 1)),
+            None => {}
+        });
+    }
+
+    /// Loom's atomic, whose stores are steps of a process that may end.
+    macro_rules! atomic {
+        ($name:ident, $of:ty) => {
+            #[derive(Debug, Default)]
+            pub(crate) struct $name(loom::sync::atomic::$name);
+
+            impl $name {
+                pub(crate) fn new(value: $of) -> Self {
+                    Self(loom::sync::atomic::$name::new(value))
+                }
+
+                pub(crate) fn store(&self, value: $of, order: Ordering) {
+                    step();
+                    self.0.store(value, order);
+                }
+
+                pub(crate) fn swap(&self, value: $of, order: Ordering) -> $of {
+                    step();
+                    self.0.swap(value, order)
+                }
+
+                pub(crate) fn fetch_or(&self, value: $of, order: Ordering) -> $of {
+                    step();
+                    self.0.fetch_or(value, order)
+                }
+
+                pub(crate) fn compare_exchange(
+                    &self,
+                    from: $of,
+                    to: $of,
+                    done: Ordering,
+                    failed: Ordering,
+                ) -> Result<$of, $of> {
+                    step();
+                    self.0.compare_exchange(from, to, done, failed)
+                }
+            }
+
+            impl Deref for $name {
+                type Target = loom::sync::atomic::$name;
+
+                fn deref(&self) -> &Self::Target {
+                    &self.0
+                }
+            }
+        };
+    }
+
+    atomic!(AtomicU32, u32);
+    atomic!(AtomicU64, u64);
 
     /// All threads want the same slot first.
     pub(crate) fn thread_number() -> usize {

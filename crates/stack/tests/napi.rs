@@ -303,12 +303,12 @@ fn unmasking_a_moderated_interrupt_again_keeps_its_timer_running() {
 }
 
 /// Rounds of a ping-pong between two threads that never busy poll.
-const ROUNDS: u64 = 1_000_000;
+const ROUNDS: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
 /// The same over a cable.
 const CABLE_ROUNDS: u64 = if cfg!(debug_assertions) { 25_000 } else { 250_000 };
 
 #[test]
-fn no_wake_up_is_lost_in_a_million_rounds() {
+fn no_wake_up_is_lost() {
     // Two sleeps and two wake-ups a round.
     let (near, far) = (Arc::new(Inbox::default()), Arc::new(Inbox::default()));
     let play = |mine: Arc<Inbox>, other: Arc<Inbox>, serves: bool, mut seed: u64| {

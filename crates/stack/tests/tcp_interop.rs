@@ -237,6 +237,19 @@ fn every_byte_arrives_over_faulty_af_xdp_in_both_families() {
 }
 
 #[test]
+#[ignore = "long: ten seconds"]
+fn every_byte_arrives_in_packets_of_every_size() {
+    needs_root!();
+    for mtu in [1280, 3600, 9000, 65_535] {
+        let lab = Lab::builder().mtu(mtu).build().unwrap();
+        let host = shared(&lab);
+        for (ours, theirs) in families(&lab) {
+            both_roles(&host, (&lab.server, ours), (&lab.client, theirs));
+        }
+    }
+}
+
+#[test]
 fn readers_that_stop_and_slow_readers_get_every_byte() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();

@@ -80,7 +80,7 @@ fn falls_to(before: isize, most: isize) -> isize {
 fn an_idle_connection_takes_little_memory() {
     let _alone = ALONE.lock();
     let (one, two) = common::hosts();
-    idle_connections_are_small(&one, &two);
+    idle_connections_are_small(&one, &two, 2_000);
 }
 
 /// A busy-polling reader takes the last answer by direct delivery and owes its acknowledgment until a timer sends it.
@@ -91,20 +91,19 @@ fn an_idle_connection_that_has_polled_takes_little_memory() {
     let (a, b) = cable::pair(cable::Config::default()).unwrap();
     let host = |nic, address| Host::builder().busy_read(1_000).interface(nic, address).build();
     let (one, two) = (host(a, "10.0.0.1/24").unwrap(), host(b, "10.0.0.2/24").unwrap());
-    idle_connections_are_small(&one, &two);
+    idle_connections_are_small(&one, &two, 10_000);
 }
 
-fn idle_connections_are_small(one: &Host, two: &Host) {
-    const CONNECTIONS: usize = 10_000;
+fn idle_connections_are_small(one: &Host, two: &Host, connections: usize) {
     const MOST: isize = 2 << 10;
     let listener = TcpListener::bind(two, "10.0.0.2:80").unwrap();
     // Threads have their own memory by now, and the neighbours are known.
     let _first = connect(one, &listener);
     let (before, resident_before) = (live(), resident());
-    let pairs: Vec<_> = (0..CONNECTIONS).map(|_| connect(one, &listener)).collect();
-    let end = |bytes: isize| bytes / (2 * CONNECTIONS as isize);
+    let pairs: Vec<_> = (0..connections).map(|_| connect(one, &listener)).collect();
+    let end = |bytes: isize| bytes / (2 * connections as isize);
     // An idle connection is shrunk some time after its last timer.
-    let each = end(falls_to(before, 2 * CONNECTIONS as isize * MOST));
+    let each = end(falls_to(before, 2 * connections as isize * MOST));
     println!(
         "{each} bytes for an idle end of a connection, {} resident",
         end(resident() - resident_before)

@@ -56,7 +56,9 @@ fn packets_with_extension_headers_are_taken() {
     let on_its_way = (P::ROUTING, &[0, 4, 1, 0, 0, 0, 0][..]);
     let whole = (P::FRAGMENT, &[77, 0, 0, 0, 0, 0, 9][..]);
     let first = (P::FRAGMENT, &[0, 0, 1, 0, 0, 0, 9][..]);
-    let later = (P::FRAGMENT, &[0, 0, 8, 0, 0, 0, 9][..]);
+    let later = (P::FRAGMENT, &[0, 0, 8, 0, 0, 0, 10][..]);
+    let taken = (P::FRAGMENT, &[0, 0, 1, 0, 0, 0, 11][..]);
+    let after = (P::FRAGMENT, &[0, 0, 8, 0, 0, 0, 11][..]);
     let authentication = (P(51), &[4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0][..]);
     let ours: &[&[(P, &[u8])]] = &[
         &[hop_by_hop],
@@ -64,6 +66,8 @@ fn packets_with_extension_headers_are_taken() {
         &[routed],
         &[whole],
         &[hop_by_hop, long, routed, whole, options],
+        &[options, taken],
+        &[options, after],
     ];
     let kernels: &[&[(P, &[u8])]] = &[
         &[options, hop_by_hop],
@@ -71,9 +75,9 @@ fn packets_with_extension_headers_are_taken() {
         &[beyond],
         &[options, beyond],
         &[on_its_way],
-        &[first],
+        // What a later fragment begins with is data.
+        &[options, first, options],
         &[later],
-        &[options, first],
         &[authentication],
         &[options, authentication],
     ];
@@ -92,11 +96,11 @@ fn packets_with_extension_headers_are_taken() {
         seen.push(bytes[bytes.len() - 1]);
         seen.last() == Some(&(ours.len() as u8 - 1))
     });
-    assert_eq!(seen, [0, 1, 2, 3, 4]);
+    assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6]);
 }
 
 #[test]
-fn only_whole_packets_for_our_ports_are_taken() {
+fn only_packets_for_our_ports_are_taken() {
     needs_root!();
     needs!(program "ping");
     let lab = lab();
@@ -110,16 +114,16 @@ fn only_whole_packets_for_our_ports_are_taken() {
     let client = socket6(&lab.client, 0);
     let mut buffer = [0; 4096];
 
-    // Fragments, other ports and pings go to the kernel.
-    client.send_to(&[7; 3000], ours).unwrap();
-    assert_eq!(kernel.recv(&mut buffer).unwrap(), 3000);
+    // Other ports and pings go to the kernel, in fragments as well.
     let other = socket6(&lab.server, PORT + 1);
+    client.send_to(&[7; 3000], (address, PORT + 1)).unwrap();
+    assert_eq!(other.recv(&mut buffer).unwrap(), 3000);
     client.send_to(b"other", (address, PORT + 1)).unwrap();
     assert_eq!(other.recv(&mut buffer).unwrap(), 5);
     let ping = lab.client.command("ping").args(["-6", "-c1", "-W5", &address.to_string()]).output();
     assert!(ping.unwrap().status.success());
 
-    // A whole packet comes to us, and is the only one.
+    // A packet comes to us, and is the only one.
     client.send_to(b"ours", ours).unwrap();
     let mut taken = 0;
     poll_until(&mut station.queue, "our packet", |bytes| {

@@ -199,31 +199,45 @@ fn progress_confirms_a_neighbour_but_not_a_permanent_one() {
 fn neighbour_entries_of_others_are_not_overwritten() {
     needs_root!();
     needs!(program "ip");
+    // At once, on a lab each: a neighbour is confirmed once a second.
+    thread::scope(|scope| {
+        for six in [false, true] {
+            scope.spawn(move || keeps(six, "{at} nud permanent", &["PERMANENT"]));
+            scope.spawn(move || keeps(six, "{at} nud noarp", &["NOARP"]));
+            // The kernel confirms and verifies it as for its own senders.
+            let learnt = ["extern_learn", "REACHABLE"];
+            scope.spawn(move || keeps(six, "{at} nud stale extern_learn", &learnt));
+            scope.spawn(move || keeps(six, "managed", &["managed"]));
+        }
+    });
+}
+
+/// The kernel's entry of this form, where `{at}` is its link-layer address, still says these words after we have had it
+/// resolved and confirmed.
+fn keeps(six: bool, entry: &str, said: &[&str]) {
     let lab = lab();
     let host = &lab.server;
     let name = host.interface();
-    if host.ipv6().is_some() {
+    let peer = match six {
+        false => CLIENT,
+        true => match lab.client.ipv6() {
+            Some(peer) => peer.into(),
+            None => return,
+        },
+    };
+    if six {
         // Without a link-local address the host would make the kernel resolve by a packet, not by a netlink message.
         ip(host, &format!("-6 addr add fe80::77/64 dev {name} nodad"));
     }
     let view = view(host);
-    for peer in [Some(CLIENT), lab.client.ipv6().map(IpAddr::from)].into_iter().flatten() {
-        let keeps = |entry: &str, said: &[&str]| {
-            ip(host, &format!("neigh replace {peer} dev {name} {entry}"));
-            view.process();
-            view.resolve(peer).unwrap();
-            thread::sleep(Duration::from_millis(1100));
-            view.confirm(peer);
-            let shown = shown(host, peer);
-            assert!(said.iter().all(|word| shown.contains(word)), "{entry}: {shown}");
-        };
-        let at = format!("lladdr {}", MacAddr(lab.client.mac()));
-        keeps(&format!("{at} nud permanent"), &["PERMANENT"]);
-        keeps(&format!("{at} nud noarp"), &["NOARP"]);
-        // The kernel confirms and verifies it as for its own senders.
-        keeps(&format!("{at} nud stale extern_learn"), &["extern_learn", "REACHABLE"]);
-        keeps("managed", &["managed"]);
-    }
+    let entry = entry.replace("{at}", &format!("lladdr {}", MacAddr(lab.client.mac())));
+    ip(host, &format!("neigh replace {peer} dev {name} {entry}"));
+    view.process();
+    view.resolve(peer).unwrap();
+    thread::sleep(Duration::from_millis(1100));
+    view.confirm(peer);
+    let shown = shown(host, peer);
+    assert!(said.iter().all(|word| shown.contains(word)), "{entry}: {shown}");
 }
 
 #[test]

@@ -170,16 +170,6 @@ fn more_queues_to_receive_than_to_send_are_refused() {
     assert_eq!(nic.info().queues, 2);
 }
 
-#[test]
-fn an_mtu_larger_than_a_frame_is_refused() {
-    needs_root!();
-    let lab = Lab::builder().mtu(9000).build().unwrap();
-    match refusal(&lab.server, lab.server.interface()) {
-        Error::Mtu { mtu: 9000, limit, .. } => assert!((3000..4096).contains(&limit)),
-        other => panic!("{other}"),
-    }
-}
-
 /// Keeps only these capabilities in the calling thread.
 fn keep_capabilities(kept: &[u32]) {
     let header: [u32; 2] = [0x2008_0522, 0];

@@ -291,9 +291,9 @@ fn a_full_ports_map_is_an_error() {
     assert!(error.to_string().contains("entries are taken"), "{error}");
 }
 
-/// A router with a steered port still forwards packets to that port on other hosts, and fragments go to the kernel.
+/// A router with a steered port still forwards packets to that port on other hosts, in fragments as well.
 #[test]
-fn forwarded_packets_and_fragments_are_not_taken() {
+fn forwarded_packets_are_not_taken() {
     needs_root!();
     needs!(program "ip");
     let lab = lab();
@@ -309,7 +309,6 @@ fn forwarded_packets_and_fragments_are_not_taken() {
     lab.server.enter(|| std::fs::write(forwarding, "1")).unwrap().unwrap();
 
     let mut station = station(&lab.server);
-    let kernel = kernel_socket(&lab.server, PORT);
     let beyond = far.enter(|| UdpSocket::bind(("0.0.0.0", PORT))).unwrap().unwrap();
     beyond.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let client = kernel_socket(&lab.client, 0);
@@ -317,9 +316,9 @@ fn forwarded_packets_and_fragments_are_not_taken() {
     for _ in 0..100 {
         client.send_to(b"forward me", ("10.88.0.2", PORT)).unwrap();
         assert_eq!(beyond.recv(&mut buffer).unwrap(), 10);
+        client.send_to(&[7; 3000], ("10.88.0.2", PORT)).unwrap();
+        assert_eq!(beyond.recv(&mut buffer).unwrap(), 3000);
     }
-    client.send_to(&[7; 3000], station.address).unwrap();
-    assert_eq!(kernel.recv(&mut buffer).unwrap(), 3000);
     client.send_to(b"ours", station.address).unwrap();
     let mut taken = 0;
     poll_until(&mut station.queue, "our packet", |bytes| {
@@ -402,6 +401,7 @@ fn headers_of_every_length_are_read() {
         (0x56, 1, [0, 0]),    // another version
         (0x46, 1, [0x20, 0]), // the first fragment
         (0x46, 1, [0, 9]),    // the last one
+        (0x56, 1, [0, 9]),    // another version
         (0x45, 0, [0, 0]),
     ];
     for (number, (first, words, fragment)) in headers.into_iter().enumerate() {
@@ -415,9 +415,9 @@ fn headers_of_every_length_are_read() {
     let mut seen = Vec::new();
     poll_until(&mut server.queue, "the last frame", |bytes| {
         seen.push(bytes[bytes.len() - 1]);
-        seen.last() == Some(&8)
+        seen.last() == Some(&9)
     });
-    assert_eq!(seen, [0, 1, 8]);
+    assert_eq!(seen, [0, 1, 6, 7, 9]);
 }
 
 /// A kernel peer on veth leaves the checksum to hardware that does not exist; the driver flags it.
@@ -522,18 +522,70 @@ fn a_full_transmit_ring_is_reported() {
     assert_eq!(client.queue.tx.push(60, false, &mut |_| ()), Err(RingFull));
 }
 
+/// Datagrams of all sizes come back unchanged, whether a packet takes a small frame, a large one or several, and more of
+/// them than there are frames.
 #[test]
-fn large_frames_for_a_large_mtu() {
+fn every_mtu_is_served() {
     needs_root!();
-    let lab = busypoll_lab::Lab::builder().mtu(3000).build().unwrap();
+    // 3600 fits in a frame and not in a page of the driver.
+    for mtu in [3000, 3600, 4000, 9000, 65_535] {
+        let lab = Lab::builder().mtu(mtu).build().unwrap();
+        let station = station(&lab.server);
+        assert_eq!(station.nic.info().mtu, mtu as usize);
+        assert_eq!(station.nic.info().mode, "xdp (copy)");
+        let client = kernel_socket(&lab.client, 0);
+        let largest = (mtu as usize - 28).min(65_507);
+        let mut answer = vec![0; 65_536];
+        while_echoing(station.queue, || {
+            for i in 0..600usize {
+                let length = if i % 4 == 0 { largest - i / 4 } else { i * 7919 % (largest + 1) };
+                let request: Vec<u8> = (0..length).map(|at| (at * 31 + i) as u8).collect();
+                client.send_to(&request, station.address).unwrap();
+                let got = client.recv(&mut answer).unwrap();
+                assert_eq!(got, length, "MTU {mtu}");
+                assert_eq!(&answer[..got], &request[..], "MTU {mtu}, {length} bytes");
+            }
+        });
+    }
+}
+
+/// While the interface is used.
+#[test]
+fn a_raised_mtu_loses_nothing() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
     let station = station(&lab.server);
-    assert_eq!(station.nic.info().mtu, 3000);
     let client = kernel_socket(&lab.client, 0);
-    while_echoing(station.queue, || {
-        client.send_to(&[9; 2972], station.address).unwrap();
-        let mut buffer = [0; 4096];
-        assert_eq!(client.recv(&mut buffer).unwrap(), 2972);
-        assert!(buffer[..2972].iter().all(|b| *b == 9));
+    for host in [&lab.server, &lab.client] {
+        must_ip(host, &format!("link set {} mtu 9000", host.interface()));
+    }
+    let Station { mut queue, address, .. } = station;
+    for length in [1472, 1800, 4000, 8972] {
+        client.send_to(&vec![3; length], address).unwrap();
+        poll_until(&mut queue, "the datagram", |bytes| {
+            bytes.len() == 42 + length && bytes[42..].iter().all(|byte| *byte == 3)
+        });
+    }
+}
+
+#[test]
+fn large_packets_are_served_in_generic_mode() {
+    needs_root!();
+    let lab = Lab::builder().mtu(9000).build().unwrap();
+    let host = &lab.server;
+    let mut nic = host.enter(|| Xdp::builder(host.interface()).generic().open()).unwrap().unwrap();
+    let queue = nic.open(0).unwrap();
+    let address = SocketAddr::from((host.ipv4(), PORT));
+    nic.steering().unwrap().add(UDP, address).unwrap();
+    let client = kernel_socket(&lab.client, 0);
+    let mut answer = [0; 9000];
+    while_echoing(queue, || {
+        for length in [1, 1472, 3000, 4096, 8972] {
+            client.send_to(&vec![5; length], address).unwrap();
+            assert_eq!(client.recv(&mut answer).unwrap(), length);
+            assert!(answer[..length].iter().all(|byte| *byte == 5));
+        }
     });
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
     let count = |wanted: fn(&State) -> bool| plan.lines.iter().filter(|l| wanted(&l.state)).count();
     writeln!(
         out,
-        "{} to change, {} already set, {} not possible here. Nothing was changed.",
+        "{} to change, {} already set, {} left out. Nothing was changed.",
         count(|s| matches!(s, State::Change | State::Later(_))),
         count(|s| *s == State::Same),
         count(|s| matches!(s, State::NotHere(_) | State::Taken(_))),
@@ -119,7 +119,7 @@ pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()>
     let done = applied.outcomes.len() - refused;
     match (applied.outcomes.len(), refused) {
         (0, _) => {
-            writeln!(out, "Nothing to do: every setting is already set, or not possible here.")
+            writeln!(out, "Nothing to do: every setting is already set or left out.")
         }
         (_, 0) => writeln!(out, "{done} changed; `busypoll tune rollback` restores them."),
         _ => writeln!(

@@ -14,7 +14,7 @@ use busypoll_lab::{Lab, LabHost};
 
 use crate::clock::Clock;
 use crate::slot::{self, Plan, Slot};
-use crate::units::Size;
+use crate::units::{LAB_MTU, Size};
 use crate::workload::{Endpoint, RECEIVE_TIMEOUT};
 use bpf::Redirect;
 use socket::XdpSocket;
@@ -25,7 +25,7 @@ const HEADERS: usize = 14 + 20 + 8;
 const RING: u32 = 64;
 
 /// The largest message of a bare arm: one frame at the lab's MTU.
-pub const MAX_MESSAGE: usize = 1500 - 20 - 8;
+pub const MAX_MESSAGE: usize = LAB_MTU - 20 - 8;
 
 /// Runs the bare arm once.
 ///
@@ -33,6 +33,7 @@ pub const MAX_MESSAGE: usize = 1500 - 20 - 8;
 /// One line.
 pub fn run(plan: &Plan<'_>) -> Result<Slot, String> {
     let lab: &Lab = plan.lab.ok_or("needs the lab")?;
+    only_at_the_usual_mtu(plan.mtu)?;
     let Size { request, response } = plan.size;
     if request.max(response) > MAX_MESSAGE {
         return Err(format!(
@@ -48,6 +49,14 @@ pub fn run(plan: &Plan<'_>) -> Result<Slot, String> {
         },
         |_| Ok(Echo { end: Bare::open(&lab.client, &lab.server, RING)?, clock: plan.clock }),
     )
+}
+
+/// Its rings have one frame for each packet.
+pub(crate) fn only_at_the_usual_mtu(mtu: usize) -> Result<(), String> {
+    match mtu {
+        LAB_MTU => Ok(()),
+        _ => Err(format!("its frames are those of MTU {LAB_MTU}; leave --mtu out")),
+    }
 }
 
 /// One end. The redirection is dropped first, then the socket it leads to.

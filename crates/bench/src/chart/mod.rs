@@ -1,6 +1,7 @@
 //! Charts of reports, as SVG: for a document, or for a page that has them at two widths.
 
 mod bars;
+mod beside;
 mod compare;
 mod frame;
 mod lines;
@@ -8,14 +9,18 @@ mod round_trips;
 pub(crate) mod svg;
 mod sweep;
 mod throughput;
+mod trace;
 
 use bars::Bars;
 use frame::Heading;
 use lines::Lines;
 
-use crate::data::{Machine, Report};
+use std::path::Path;
+
+use crate::data::{self, Host, Machine, Report};
 use crate::text::figures::{bytes_text, grouped};
 
+pub use beside::beside;
 pub use compare::compare;
 
 /// The width of a chart in a document.
@@ -85,11 +90,37 @@ pub fn of(report: &Report) -> Vec<Chart> {
         Report::Sweep(report) => sweep::charts(report),
         Report::Throughput(report) => throughput::charts(report),
         Report::Stages(report) => throughput::stages(report),
+        Report::Trace(report) => trace::charts(report),
     }
+}
+
+/// Writes the first chart to `path` and the others beside it; returns the lines that name the files.
+///
+/// # Errors
+/// One line that names the file.
+pub fn write(path: &Path, charts: &[Chart]) -> Result<String, String> {
+    let Some((first, others)) = charts.split_first() else {
+        return Ok(format!("no chart in {}: no arm has a figure\n", path.display()));
+    };
+    data::write_text(path, &first.alone())?;
+    let mut lines = format!("chart: {}\n", path.display());
+    // Beside a pipe or a device there is no place for more.
+    for chart in others.iter().filter(|_| path.is_file()) {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let file = path.with_file_name(format!("{stem}-{}.svg", chart.word));
+        data::write_text(&file, &chart.alone())?;
+        lines += &format!("chart: {}\n", file.display());
+    }
+    Ok(lines)
 }
 
 /// Machine, kernel, settings, date and commit.
 fn subtitle(machine: &Machine, header: &crate::data::Header, settings: &str) -> String {
+    about(&machine.host(), header, settings)
+}
+
+/// The same of a report without settings of a benchmark.
+fn about(machine: &Host, header: &crate::data::Header, settings: &str) -> String {
     let day = header.time.get(..10).unwrap_or(&header.time);
     let vm = if machine.virtual_machine { " (virtual machine)" } else { "" };
     let cpus = grouped(machine.cpus_online as f64);

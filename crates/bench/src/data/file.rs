@@ -67,6 +67,17 @@ const LARGEST: u64 = 16 << 20;
 /// # Errors
 /// One line naming the file, and what it lacks.
 pub fn read(path: &Path) -> Result<Report, String> {
+    read_as(path, parse)
+}
+
+/// Reads a file of at most the size of a report, and what `parse` makes of it.
+///
+/// # Errors
+/// One line naming the file.
+pub fn read_as<R>(
+    path: &Path,
+    parse: impl FnOnce(&[u8]) -> Result<R, String>,
+) -> Result<R, String> {
     let wrong = |why: String| format!("{}: {}", path.display(), why.replace('\n', " "));
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|e| wrong(e.to_string()))?;
@@ -77,7 +88,11 @@ pub fn read(path: &Path) -> Result<Report, String> {
     parse(&bytes).map_err(wrong)
 }
 
-fn parse(bytes: &[u8]) -> Result<Report, String> {
+/// A report of any kind from its text.
+///
+/// # Errors
+/// One line.
+pub fn parse(bytes: &[u8]) -> Result<Report, String> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|e| format!("not JSON as `busypoll bench --json FILE` writes it: {e}"))?;
     let schema = value.get("schema").and_then(Value::as_str).ok_or(
@@ -101,6 +116,7 @@ fn parse(bytes: &[u8]) -> Result<Report, String> {
         Kind::Sweep => Deserialize::deserialize(value).map(Report::Sweep),
         Kind::Throughput => Deserialize::deserialize(value).map(Report::Throughput),
         Kind::Stages => Deserialize::deserialize(value).map(Report::Stages),
+        Kind::Trace => Deserialize::deserialize(value).map(Report::Trace),
     }
     .map_err(|e| format!("not a whole report: {e}"))
 }

@@ -5,7 +5,10 @@ use std::time::SystemTime;
 use busypoll_policy::{BUILD, utc};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Machine, RoundTripReport, SkippedReport, StagesReport, SweepReport, ThroughputReport};
+use super::{
+    Host, Machine, RoundTripReport, SkippedReport, StagesReport, SweepReport, ThroughputReport,
+    TraceReport,
+};
 
 /// The version of all of bench's schemas; fields may be added within one.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -25,6 +28,9 @@ pub enum Kind {
     /// `--stages`.
     #[serde(rename = "bench-stages")]
     Stages,
+    /// `busypoll trace`.
+    #[serde(rename = "trace")]
+    Trace,
 }
 
 /// The first fields of each report.
@@ -56,6 +62,7 @@ pub enum Report {
     Sweep(SweepReport),
     Throughput(ThroughputReport),
     Stages(StagesReport),
+    Trace(TraceReport),
 }
 
 impl Report {
@@ -66,16 +73,29 @@ impl Report {
             Self::Sweep(report) => &report.header,
             Self::Throughput(report) => &report.header,
             Self::Stages(report) => &report.header,
+            Self::Trace(report) => &report.header,
         }
     }
 
-    /// The machine and the settings.
-    pub fn machine(&self) -> &Machine {
+    /// The machine.
+    pub fn host(&self) -> Host {
         match self {
-            Self::RoundTrips(report) => &report.machine,
-            Self::Sweep(report) => &report.machine,
-            Self::Throughput(report) => &report.machine,
-            Self::Stages(report) => &report.machine,
+            Self::RoundTrips(report) => report.machine.host(),
+            Self::Sweep(report) => report.machine.host(),
+            Self::Throughput(report) => report.machine.host(),
+            Self::Stages(report) => report.machine.host(),
+            Self::Trace(report) => report.machine.clone(),
+        }
+    }
+
+    /// The machine and the settings of a benchmark.
+    pub fn machine(&self) -> Option<&Machine> {
+        match self {
+            Self::RoundTrips(report) => Some(&report.machine),
+            Self::Sweep(report) => Some(&report.machine),
+            Self::Throughput(report) => Some(&report.machine),
+            Self::Stages(report) => Some(&report.machine),
+            Self::Trace(_) => None,
         }
     }
 
@@ -86,6 +106,7 @@ impl Report {
             Self::Sweep(report) => &report.answer,
             Self::Throughput(report) => &report.answer,
             Self::Stages(report) => &report.answer,
+            Self::Trace(report) => &report.answer,
         }
     }
 
@@ -96,6 +117,7 @@ impl Report {
             Self::Sweep(report) => &report.notes,
             Self::Throughput(report) => &report.notes,
             Self::Stages(_) => &[],
+            Self::Trace(report) => &report.notes,
         }
     }
 
@@ -106,6 +128,7 @@ impl Report {
             Self::Sweep(report) => &report.skipped,
             Self::Throughput(report) => &report.skipped,
             Self::Stages(report) => &report.skipped,
+            Self::Trace(_) => &[],
         }
     }
 }
@@ -118,6 +141,7 @@ impl Serialize for Report {
             Self::Sweep(report) => report.serialize(serializer),
             Self::Throughput(report) => report.serialize(serializer),
             Self::Stages(report) => report.serialize(serializer),
+            Self::Trace(report) => report.serialize(serializer),
         }
     }
 }

@@ -4,6 +4,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::siblings::OneCore;
 
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Version of this program.
+    pub busypoll: String,
+    /// `uname -r`.
+    pub kernel: String,
+    /// As `/proc/cpuinfo` names it.
+    pub cpu_model: String,
+    /// CPUs online.
+    pub cpus_online: usize,
+    /// Whether it is a virtual machine.
+    pub virtual_machine: bool,
+}
+
+impl Machine {
+    /// The machine without the settings.
+    pub fn host(&self) -> Host {
+        Host {
+            busypoll: self.busypoll.clone(),
+            kernel: self.kernel.clone(),
+            cpu_model: self.cpu_model.clone(),
+            cpus_online: self.cpus_online,
+            virtual_machine: self.virtual_machine,
+        }
+    }
+}
+
 /// The machine and the settings of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -40,6 +68,16 @@ pub struct Machine {
     pub gap_us: f64,
     /// `SO_BUSY_POLL` of busy-poll arms, microseconds.
     pub busy_poll_us: f64,
+    /// With `--mtu`: the MTU, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<usize>,
+}
+
+impl Machine {
+    /// `, MTU 9000`; empty for the usual one.
+    pub(crate) fn mtu_text(&self) -> String {
+        self.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu}"))
+    }
 }
 
 /// An arm that was not measured.

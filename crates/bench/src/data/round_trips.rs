@@ -7,12 +7,18 @@ use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
 use crate::evidence::Evidence;
 use crate::stats::RttUs;
 
+/// The workload of FIX sessions.
+pub const FIX: &str = "fix";
+
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RoundTripReport {
     /// Schema, time and commit.
     #[serde(flatten)]
     pub header: Header,
+    /// [`FIX`] where requests are orders of a FIX session; else none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// The machine and the settings.
     pub machine: Machine,
     /// The physical limit of any round trip.
@@ -60,6 +66,9 @@ pub struct ArmReport {
     pub response_bytes: usize,
     pub transactions: u64,
     pub rtt_us: RttUs,
+    /// From the client's send to the server's parser; with `--workload fix` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one_way_us: Option<RttUs>,
     /// 95 % confidence interval of `rtt_us.p50`; null with a single round.
     pub p50_ci95: Option<[f64; 2]>,
     pub transactions_per_second: f64,

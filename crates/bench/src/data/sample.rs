@@ -24,6 +24,7 @@ pub(crate) fn machine() -> Machine {
         duration_s: 40.0,
         gap_us: 0.0,
         busy_poll_us: 50.0,
+        mtu: None,
     }
 }
 
@@ -49,6 +50,7 @@ pub(crate) fn sample() -> RoundTripReport {
             max: p50 * 100.0,
             mean: p50 * 1.02,
         },
+        one_way_us: None,
         p50_ci95: Some([p50 * 0.97, p50 * 1.03]),
         transactions_per_second: 1e6 / p50,
         service_demand_us: Some(demand),
@@ -58,6 +60,7 @@ pub(crate) fn sample() -> RoundTripReport {
     };
     use {Mode::*, Placement::*};
     let mut report = RoundTripReport {
+        workload: None,
         header: Header::now(Kind::RoundTrips),
         machine: machine(),
         limit: Limit { shared_memory_rtt_us: Some(0.098) },

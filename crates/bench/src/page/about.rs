@@ -3,13 +3,25 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::data::{Machine, Report};
+use crate::data::{FIX, Machine, Report};
 use crate::text::figures::us_text;
 use crate::units::show;
 
 /// What is known of the machine.
-pub fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
-    let m = machine;
+pub fn machine(report: &Report) -> Vec<(&'static str, String)> {
+    let host = report.host();
+    let kind = if host.virtual_machine { "virtual machine" } else { "no hypervisor seen" };
+    let mut all = vec![
+        ("Processor", host.cpu_model),
+        ("CPUs online", host.cpus_online.to_string()),
+        ("Kind", kind.to_owned()),
+        ("Kernel", format!("Linux {}", host.kernel)),
+    ];
+    all.extend(report.machine().map(settings).into_iter().flatten());
+    all
+}
+
+fn settings(m: &Machine) -> Vec<(&'static str, String)> {
     let placement = match (&m.server, m.server_cpu) {
         (Some(server), _) => format!("client on CPU {}, server at {server}", m.client_cpu),
         (None, Some(server)) if m.share_core => {
@@ -28,13 +40,6 @@ pub fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
         }
     };
     vec![
-        ("Processor", m.cpu_model.clone()),
-        ("CPUs online", m.cpus_online.to_string()),
-        (
-            "Kind",
-            if m.virtual_machine { "virtual machine" } else { "no hypervisor seen" }.to_owned(),
-        ),
-        ("Kernel", format!("Linux {}", m.kernel)),
         ("Placement", placement),
         ("Host's placement", one_core),
         (
@@ -48,7 +53,13 @@ pub fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
 
 /// How the figures came about.
 pub fn method(report: &Report) -> Vec<String> {
-    let m = report.machine();
+    let Some(m) = report.machine() else {
+        return vec![
+            "BPF programs at the kernel's tracepoints noted when each packet passed them; the stack plane's own threads noted \
+             theirs."
+                .to_owned(),
+        ];
+    };
     let mut all = vec![format!(
         "{} rounds; in each, every arm ran once, every second round in reverse order, so that a drift of the machine meets \
          all arms alike. {} s for all arms together, a warm-up before each measurement.",
@@ -103,13 +114,14 @@ pub fn method(report: &Report) -> Vec<String> {
 
 /// A command that measures the same, as far as the report says; none if the report is not as bench writes it.
 pub fn command(report: &Report) -> Option<String> {
-    let m = report.machine();
+    let m = report.machine()?;
     let mut words = vec!["busypoll bench".to_owned()];
     let mut size = None;
     match report {
-        Report::RoundTrips(report) => {
-            size = report.arms.first().map(|a| (a.request_bytes, a.response_bytes));
-        }
+        Report::RoundTrips(report) => match report.workload.as_deref() {
+            Some(FIX) => words.push(format!("--workload {FIX}")),
+            _ => size = report.arms.first().map(|a| (a.request_bytes, a.response_bytes)),
+        },
         Report::Sweep(report) => words.push(format!("--sweep {}", report.sweep.word())),
         Report::Throughput(report) => {
             words.push(format!("--workload {}", report.workload.trim_start_matches("tcp-")));
@@ -118,9 +130,13 @@ pub fn command(report: &Report) -> Option<String> {
             }
         }
         Report::Stages(_) => words.push("--stages".to_owned()),
+        Report::Trace(_) => return None,
     }
     if let Some((request, response)) = size.filter(|size| *size != (1, 1)) {
         words.push(format!("--size {request},{response}"));
+    }
+    if let Some(mtu) = m.mtu {
+        words.push(format!("--mtu {mtu}"));
     }
     if m.gap_us > 0.0 {
         words.push(format!("--gap {}us", m.gap_us));
@@ -137,6 +153,7 @@ pub fn command(report: &Report) -> Option<String> {
         }
         Report::Throughput(report) => report.arms.iter().map(|a| a.name.as_str()).collect(),
         Report::Stages(report) => report.arms.iter().map(|a| a.arm.as_str()).collect(),
+        Report::Trace(_) => return None,
     };
     words.push(format!("--arms {}", names.into_iter().collect::<Vec<_>>().join(",")));
     let duration = Duration::try_from_secs_f64(m.duration_s).ok()?;

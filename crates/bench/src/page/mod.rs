@@ -5,39 +5,49 @@ mod about;
 mod html;
 mod style;
 mod tables;
+mod trace;
 
+use crate::beside;
 use crate::chart::{self, Chart, NARROW, WIDE};
 use crate::data::{Report, Sweep};
 use crate::side_by_side::{self, SideBySide};
+use crate::text::beside as of_others;
+use crate::text::figures::{grouped, tail_text};
 use html::{Cell, Column, Html, Row, Table};
 
-/// The page of one run or of several, each under its name.
-pub fn page(runs: &[(String, Report)]) -> String {
+/// The page of one run or of several, each under its name. `rows` are other tools' tests, and our arms beside them.
+pub fn page(runs: &[(String, Report)], rows: &[beside::Row]) -> String {
+    let mut names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
+    for row in rows {
+        if !names.contains(&row.run.as_str()) {
+            names.push(&row.run);
+        }
+    }
     let title = match runs {
-        [(_, report)] => title(report).to_owned(),
-        _ => format!("{} runs side by side", runs.len()),
+        [(_, report)] if rows.is_empty() => title(report).to_owned(),
+        _ => format!("{} runs side by side", names.len()),
     };
     let mut body = Html::default();
     body.0 += "<header>\n";
     body.element("h1", &title);
     match runs {
-        [(name, report)] => {
+        [(name, report)] if rows.is_empty() => {
             body.element("p", &origin(name, report));
             body.0 += "</header>\n";
             run(&mut body, report);
         }
         _ => {
-            let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
             body.element("p", &names.join(" \u{b7} "));
             body.0 += "</header>\n";
-            several(&mut body, runs);
+            others(&mut body, rows);
+            several(&mut body, runs, rows.is_empty());
         }
     }
     body.0 += "<footer>";
     body.0 += &chart::svg::escape(&format!(
         "Made by busypoll {} from {}. Figures are those of the machine described here; others differ.",
         busypoll_policy::VERSION,
-        runs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+        names.join(", ")
     ));
     body.0 += "</footer>\n";
     format!(
@@ -53,6 +63,7 @@ pub fn page(runs: &[(String, Report)]) -> String {
 
 fn title(report: &Report) -> &'static str {
     match report {
+        Report::RoundTrips(report) if report.workload.is_some() => "A FIX session",
         Report::RoundTrips(_) => "Round trips",
         Report::Sweep(report) => match report.sweep {
             Sweep::Size => "Round trips by message size",
@@ -66,12 +77,13 @@ fn title(report: &Report) -> &'static str {
             _ => "TCP throughput",
         },
         Report::Stages(_) => "Stages of a receive",
+        Report::Trace(_) => "Where the time of packets went",
     }
 }
 
 /// The file, the machine, the time, the program.
 fn origin(name: &str, report: &Report) -> String {
-    let (machine, header) = (report.machine(), report.header());
+    let (machine, header) = (report.host(), report.header());
     let time = header.time.replace('T', " ").replace('Z', " UTC");
     format!(
         "{name} \u{b7} {}, Linux {} \u{b7} {time} \u{b7} busypoll {} ({})",
@@ -79,13 +91,41 @@ fn origin(name: &str, report: &Report) -> String {
     )
 }
 
-fn several(body: &mut Html, runs: &[(String, Report)]) {
+/// Other tools' tests, with our arms beside them.
+fn others(body: &mut Html, rows: &[beside::Row]) {
+    if rows.is_empty() {
+        return;
+    }
+    chart::beside(rows).iter().for_each(|chart| figure(body, chart));
+    body.element("h3", "Beside other tools' runs");
+    let mut columns =
+        html::columns(&["transport and size", "mean", "p50", "p99", "a second", "CPU \u{b5}s"]);
+    columns.push(Column { title: "run".to_owned(), words: true });
+    columns.push(Column { title: "what".to_owned(), words: true });
+    let rows = rows.iter().map(|row| Row {
+        cells: vec![
+            Cell::of(row.group()),
+            Cell::of(tail_text(row.mean)),
+            Cell::of(tail_text(row.p50)),
+            Cell::of(tail_text(row.p99)),
+            Cell::of(row.per_second.map_or("-".to_owned(), grouped)),
+            Cell::of(of_others::demand(row)),
+            Cell::of(&row.run),
+            Cell::of(&row.what),
+        ],
+        invalid: false,
+    });
+    body.table(&Table { columns, rows: rows.collect() });
+    body.legend(of_others::LEGEND);
+}
+
+fn several(body: &mut Html, runs: &[(String, Report)], says_nothing_in_common: bool) {
     let both = side_by_side::of(runs);
     let named: Vec<(&str, &Report)> =
         runs.iter().map(|(name, report)| (name.as_str(), report)).collect();
     chart::compare(&named).iter().for_each(|chart| figure(body, chart));
     both.iter().for_each(|both| side_by_side(body, both));
-    if both.is_empty() {
+    if both.is_empty() && says_nothing_in_common {
         body.element("p", "These runs have no arm in common.");
     }
     for (name, report) in runs {
@@ -130,7 +170,7 @@ fn run(body: &mut Html, report: &Report) {
         report.skipped().iter().map(|s| format!("{}: {}", s.name, s.reason)).collect();
     body.list("Not measured", &skipped);
     body.element("h3", "The machine");
-    body.terms(&about::machine(report.machine()));
+    body.terms(&about::machine(report));
     body.list("How it was measured", &about::method(report));
     if let Some(command) = about::command(report) {
         body.0 += "<p>Measured again: <code>";

@@ -13,6 +13,7 @@ pub fn add(html: &mut Html, report: &Report) {
         Report::Sweep(report) => sweep(html, report),
         Report::Throughput(report) => throughput(html, report),
         Report::Stages(report) => stages(html, report),
+        Report::Trace(report) => super::trace::tables(html, report),
     }
 }
 
@@ -51,6 +52,7 @@ fn round_trips(html: &mut Html, report: &RoundTripReport) {
          each transaction; ?: cannot be told apart from what other programs used. x best blocking: p50 as a multiple of \
          the best blocking arm's of the same protocol, paired by round.",
     );
+    one_way(html, report);
     evidence(html, report.arms.iter().map(|arm| (None, arm)));
     let others: Vec<Row> = report
         .comparisons
@@ -74,6 +76,36 @@ fn round_trips(html: &mut Html, report: &RoundTripReport) {
         let mut columns = columns(&["arm", "multiple"]);
         columns.push(Column { title: "of".to_owned(), words: true });
         html.table(&Table { columns, rows: others });
+    }
+}
+
+/// A FIX session's orders one way.
+fn one_way(html: &mut Html, report: &RoundTripReport) {
+    let titles = ["arm", "min", "avg", "p50", "p99", "max", "orders"];
+    let mut table = Table { columns: columns(&titles), rows: Vec::new() };
+    let ns = |us: f64| Cell::of(grouped(us * 1e3));
+    for arm in &report.arms {
+        let Some(times) = &arm.one_way_us else { continue };
+        let p99 = times.p99.map_or(Cell::of("-"), ns);
+        let orders = Cell::of(grouped(arm.transactions as f64));
+        let name = Cell::of(&arm.name);
+        table.rows.push(Row {
+            cells: vec![
+                name,
+                ns(times.min),
+                ns(times.mean),
+                ns(times.p50),
+                p99,
+                ns(times.max),
+                orders,
+            ],
+            invalid: !arm.valid,
+        });
+    }
+    if !table.rows.is_empty() {
+        html.element("h3", "An order one way, in ns");
+        html.table(&table);
+        html.legend("From before the order is built until its receiver has parsed it.");
     }
 }
 

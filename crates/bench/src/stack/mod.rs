@@ -12,6 +12,7 @@ use busypoll_stack::nic::{Nic, cable, xdp::Xdp};
 use busypoll_stack::{Builder, Host};
 
 use crate::arm::{self, Arm, Mode, Protocol};
+use crate::fix::{Acceptor, Initiator};
 use crate::open;
 use crate::slot::{self, Plan, Slot};
 use crate::stamps::{End, Recorder, Stamped};
@@ -26,8 +27,8 @@ const PORT: u16 = 7000;
 const HEADERS: usize = 28;
 
 /// The MTU of a cable: large enough that no message is fragmented.
-pub(crate) fn cable_mtu(size: Size) -> usize {
-    (size.request.max(size.response) + HEADERS).clamp(1500, 65_535)
+pub(crate) fn cable_mtu(size: Size, mtu: usize) -> usize {
+    (size.request.max(size.response) + HEADERS).clamp(mtu, 65_535)
 }
 
 /// Runs a stack arm once.
@@ -72,6 +73,17 @@ fn between(arm: &Arm, plan: &Plan<'_>, recorder: Option<&Recorder>) -> Result<Sl
                 Ok(socket)
             },
             |to| Ok(Udp::client(&client()?, to, client_wait, clock)?.recorded(recorder)),
+        ),
+        Protocol::Tcp if plan.fix => slot::run(
+            plan,
+            |announce| {
+                let end = Tcp::server(&server()?, at, wait, clock, announce, None)?;
+                Ok(Acceptor::new(end, clock))
+            },
+            |to| {
+                let end = Tcp::client(&client()?, to, client_wait, clock)?;
+                Initiator::logon(end, clock).map_err(|e| format!("FIX logon: {e}"))
+            },
         ),
         Protocol::Tcp => slot::run(
             plan,
@@ -141,7 +153,7 @@ fn ends<'a>(
     recorder: Option<&'a Recorder>,
 ) -> Result<Ends<'a>, String> {
     if arm.nic == arm::Nic::Cable {
-        let mtu = cable_mtu(plan.size);
+        let mtu = cable_mtu(plan.size, plan.mtu);
         let config = cable::Config { mtu, coalesce: plan.coalesce, ..cable::Config::default() };
         let (ours, theirs) = cable::pair(config).map_err(one_line)?;
         let [one, two] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));

@@ -129,6 +129,10 @@ impl Endpoint for Tcp<'_> {
         workload::fill(buffer, |rest| self.receive(rest))
     }
 
+    fn recv_some(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        self.receive(buffer)
+    }
+
     fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         once(&self.stream, buffer)
     }

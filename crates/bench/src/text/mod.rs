@@ -1,12 +1,14 @@
 //! Reports as text that fits the terminal.
 
+pub mod beside;
 pub mod figures;
 mod round_trips;
 pub mod side_by_side;
 mod stages;
 mod sweep;
-mod table;
+pub(crate) mod table;
 mod throughput;
+mod trace;
 
 use busypoll_policy::fit::Width;
 
@@ -20,6 +22,7 @@ impl Report {
             Self::Sweep(report) => report.render(width),
             Self::Throughput(report) => report.render(width),
             Self::Stages(report) => report.render(width),
+            Self::Trace(report) => report.render(),
         }
     }
 }

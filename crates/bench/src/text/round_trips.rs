@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use busypoll_policy::fit::Width;
 
-use super::figures::{ratio_text, tail_text, us_text};
+use super::figures::{grouped, ratio_text, tail_text, us_text};
 use super::table::{HIDDEN, TOO_FEW, plain};
 use crate::data::{ArmReport, Comparison, RoundTripReport, best_blocking};
 use crate::limit;
@@ -53,9 +53,36 @@ fn render(report: &RoundTripReport, width: Width) -> String {
     if report.arms.iter().any(|a| a.service_demand_us.is_none()) {
         let _ = writeln!(out, "{HIDDEN}");
     }
+    one_way(report, width, &mut out);
     notes(report, &mut out);
     let _ = writeln!(out, "\n{}", report.answer);
     out
+}
+
+/// The other half of a FIX session's figures, in nanoseconds as engines' manuals give them.
+fn one_way(report: &RoundTripReport, width: Width, out: &mut String) {
+    let mut table = plain(&["arm", "min", "avg", "p50", "p99", "max", "round trip avg", "orders"]);
+    let ns = |us: f64| grouped(us * 1e3);
+    for arm in &report.arms {
+        let Some(times) = &arm.one_way_us else { continue };
+        table.add_row([
+            arm.name.clone(),
+            ns(times.min),
+            ns(times.mean),
+            ns(times.p50),
+            times.p99.map_or("-".to_owned(), ns),
+            ns(times.max),
+            ns(arm.rtt_us.mean),
+            grouped(arm.transactions as f64),
+        ]);
+    }
+    if table.row_count() > 0 {
+        let text = width.fit(table, &["p50", "round trip avg"]);
+        let _ = writeln!(
+            out,
+            "\nAn order one way in ns, from before it is built until it is parsed:\n{text}"
+        );
+    }
 }
 
 fn heading(report: &RoundTripReport) -> String {
@@ -67,10 +94,11 @@ fn heading(report: &RoundTripReport) -> String {
     };
     let (req, resp) = report.arms.first().map_or((1, 1), |a| (a.request_bytes, a.response_bytes));
     format!(
-        "{}, Linux {}{}; {cpus}; {req} B requests, {resp} B responses, {} rounds\n\n",
+        "{}, Linux {}{}; {cpus}; {req} B requests, {resp} B responses{}, {} rounds\n\n",
         m.cpu_model,
         m.kernel,
         if m.virtual_machine { " (virtual machine)" } else { "" },
+        m.mtu_text(),
         m.rounds
     )
 }

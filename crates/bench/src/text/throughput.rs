@@ -14,11 +14,12 @@ impl ThroughputReport {
     pub fn render(&self, width: Width) -> String {
         let m = &self.machine;
         let mut out = format!(
-            "{}, Linux {}{}; {}, {} rounds\n\n",
+            "{}, Linux {}{}; {}{}, {} rounds\n\n",
             m.cpu_model,
             m.kernel,
             if m.virtual_machine { " (virtual machine)" } else { "" },
             self.workload,
+            m.mtu_text(),
             m.rounds
         );
         let is_stream = self.workload != "tcp-crr";

@@ -3,15 +3,17 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::place::{self, Place, RunResult};
-use crate::bare::{Bare, MAX_MESSAGE, PORT};
+use crate::bare::{self, Bare, MAX_MESSAGE, PORT};
+use crate::units::LAB_MTU;
 
 /// The payload of a TCP segment with timestamps at the lab's MTU, so that both arms count the same bytes.
-const SEGMENT: u64 = 1500 - 20 - 20 - 12;
+const SEGMENT: u64 = LAB_MTU as u64 - 20 - 20 - 12;
 
 /// Larger rings do not increase the rate.
 const RING: u32 = 512;
 
 pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
+    bare::only_at_the_usual_mtu(place.mtu)?;
     let lab = place.lab.ok_or("needs the lab")?;
     place::stream(
         place,

@@ -105,6 +105,7 @@ mod tests {
             client_cpu: 0,
             server_cpu: 0,
             busy_poll: Duration::ZERO,
+            mtu: crate::units::LAB_MTU,
             warm_up: Duration::ZERO,
             measure: Duration::ZERO,
         };

@@ -14,6 +14,8 @@ pub enum Workload {
     Crr,
     /// One TCP connection over a long path with losses: throughput
     Loss,
+    /// Orders and reports of a FIX session: latency one way and both ways
+    Fix,
 }
 
 impl Workload {
@@ -24,6 +26,7 @@ impl Workload {
             Self::Stream => "stream",
             Self::Crr => "crr",
             Self::Loss => "loss",
+            Self::Fix => "fix",
         }
     }
 }
@@ -75,7 +78,7 @@ pub const LINES: &[Line] = &[
         "kernel-tcp-stream-no-offload",
         Stream,
         (Kernel, Veth, Blocking, SeparateCpus),
-        "kernel TCP, one packet per 1500 bytes",
+        "kernel TCP, one packet for each segment",
     ),
     line(
         "bare-xdp-stream",

@@ -22,6 +22,7 @@ use crate::cpus::Cpus;
 use crate::interrupt;
 use crate::run::{Skipped, progress, stopped_after};
 use crate::slot::Announce;
+use crate::units::LAB_MTU;
 
 /// The congestion control of both ends, whatever the kernel's default is.
 const CONGESTION: &str = "cubic";
@@ -65,6 +66,7 @@ pub fn measure(
                         client_cpu: cpus.client,
                         server_cpu: cpus.server.unwrap_or(cpus.client),
                         busy_poll: Duration::ZERO,
+                        mtu: LAB_MTU,
                         warm_up: Duration::ZERO,
                         measure: round,
                     };

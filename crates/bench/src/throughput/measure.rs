@@ -27,6 +27,7 @@ pub fn measure(
     cpus: Cpus,
     (busy_poll, losses): (Duration, Losses),
     (duration, rounds): (Duration, usize),
+    mtu: usize,
 ) -> Result<Outcome, String> {
     if lines.iter().any(|line| line.workload == Workload::Loss) {
         return loss::measure(lines, cpus, losses, (duration, rounds));
@@ -49,7 +50,7 @@ pub fn measure(
             progress.set_message(line.arm.name);
             // As with round trips, a line that failed once is left out.
             if let Entry::Vacant(free) = skipped.entry(i) {
-                let once = || once(line, cpus, busy_poll, &budget);
+                let once = || once(line, cpus, busy_poll, &budget, mtu);
                 match siblings::watch(&clock, cpus, line.arm.placement, once) {
                     Ok(result) => results[i][round] = Some(result),
                     Err(reason) => drop(free.insert(reason)),
@@ -83,6 +84,7 @@ fn once(
     cpus: Cpus,
     busy_poll: Duration,
     budget: &Budget,
+    mtu: usize,
 ) -> Result<RunResult, String> {
     if let (Nic::Xdp, Some(why)) = (line.arm.nic, no_xdp()) {
         return Err(why.to_owned());
@@ -93,8 +95,8 @@ fn once(
     let lab = needs_lab
         .then(|| {
             let gro = line.offloads || line.workload == Workload::Crr || line.arm.nic == Nic::Xdp;
-            let lab = Lab::builder().cpus(cpus.client, server).gro(gro).tso(line.offloads);
-            lab.build().map_err(|e| e.to_string())
+            let lab = Lab::builder().mtu(mtu as u32).cpus(cpus.client, server);
+            lab.gro(gro).tso(line.offloads).build().map_err(|e| e.to_string())
         })
         .transpose()?;
     let place = Place {
@@ -103,6 +105,7 @@ fn once(
         client_cpu: cpus.client,
         server_cpu,
         busy_poll,
+        mtu,
         warm_up: budget.warm_up,
         measure: budget.measure,
     };

@@ -34,6 +34,8 @@ pub(super) struct Place<'a> {
     pub(super) client_cpu: u32,
     pub(super) server_cpu: u32,
     pub(super) busy_poll: Duration,
+    /// The largest packet, in bytes.
+    pub(super) mtu: usize,
     pub(super) warm_up: Duration,
     pub(super) measure: Duration,
 }

@@ -29,7 +29,7 @@ const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
 pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
-    let config = cable::Config { ring: RING, ..cable::Config::default() };
+    let config = cable::Config { mtu: place.mtu, ring: RING, ..cable::Config::default() };
     let (ours, theirs) = cable::pair(config).map_err(|e| e.to_string())?;
     place::stream(
         place,

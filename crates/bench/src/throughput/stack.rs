@@ -20,7 +20,7 @@ const RING: u32 = 1024;
 /// A stream over the cable or AF_XDP.
 pub(super) fn stream(place: &Place<'_>) -> Result<RunResult, String> {
     if place.line.arm.nic == Nic::Cable {
-        let config = cable::Config { ring: RING, ..cable::Config::default() };
+        let config = cable::Config { mtu: place.mtu, ring: RING, ..cable::Config::default() };
         let (ours, theirs) = cable::pair(config).map_err(one_line)?;
         let [one, two] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
         return between(

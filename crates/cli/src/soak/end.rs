@@ -73,6 +73,8 @@ pub(super) fn exit_with_the_soak() {
 
 /// Runs the clients until the time is over; each makes one connection after the other.
 pub(super) fn run_clients(args: &SoakArgs, out: &mut impl Write) -> Result<()> {
+    // A server may take long to start on a busy machine; the time begins when it listens.
+    drop(connect()?);
     let end = Instant::now() + args.duration;
     let threads: Vec<_> = (0..args.clients)
         .map(|n| {
@@ -111,15 +113,19 @@ fn server() -> SocketAddr {
     (Side::Server.ipv4(), PORT).into()
 }
 
-fn connection(random: &mut Random, totals: &mut Totals) -> Result<()> {
+fn connect() -> Result<TcpStream> {
     let begun = Instant::now();
-    let mut stream = loop {
+    loop {
         match TcpStream::connect_timeout(&server(), TIMEOUT) {
             // The server does not listen yet, or this end's link is down.
             Err(_) if begun.elapsed() < TIMEOUT => thread::sleep(Duration::from_millis(20)),
-            done => break done.context("connect")?,
+            done => break done.context("connect"),
         }
-    };
+    }
+}
+
+fn connection(random: &mut Random, totals: &mut Totals) -> Result<()> {
+    let mut stream = connect()?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     stream.set_nodelay(random.below(2) == 0)?;

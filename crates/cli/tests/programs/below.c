@@ -119,6 +119,13 @@ static void numbers(void)
     int fd = connected(), set = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
     epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+    /* What the library opens for itself takes no number of the program's. */
+    int outer = epoll_create1(0);
+    epoll_ctl(outer, EPOLL_CTL_ADD, set, &event);
+    int next = dup(0);
+    printf("the numbers: %d %d %d\n", set, outer, next);
+    close(next);
+    close(outer);
     waits("nothing is there", fd, set);
     printf("pwritev2: %ld\n", syscall(SYS_pwritev2, fd, &piece, 1, -1L, -1L, 0));
     for (int there = 0; there < 3; usleep(1000))

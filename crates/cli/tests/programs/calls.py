@@ -129,7 +129,7 @@ def datagrams_keep_their_boundaries():
     fails(errno.EDESTADDRREQ, ours.send, b"x")
     fails(errno.EMSGSIZE, ours.sendto, b"x" * 70_000, peer)
     fails(errno.ENOTCONN, ours.getpeername)
-    # The kernel sends it in fragments.
+    # It is sent in fragments.
     ours.sendto(b"y" * 5_000, peer)
     assert ours.recv(9_000) == b"y" * 5_000
 

@@ -41,6 +41,9 @@ def serve(port, how):
         child = fork_as(how)
         if child == 0:
             listener.close()
+            if how.startswith("clone"):
+                # The C library asks each thread it knows of to do the same.
+                os.setgroups([])
             if how == "becomes":
                 os.dup2(stream.fileno(), 0)
                 os.dup2(stream.fileno(), 1)

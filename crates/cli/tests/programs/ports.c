@@ -337,6 +337,16 @@ static void again(const char *own, const char *far)
     puts(bound == 0 && listen(fd, 5) == 0 ? "free" : "taken");
 }
 
+// Binds a port, listens, and waits for its input alone, not for the socket.
+static void bound(const char *address, int port)
+{
+    char byte;
+    listener(address, port, 5);
+    puts("ready");
+    fflush(stdout);
+    read(0, &byte, 1);
+}
+
 // Serves a port, one connection after the other.
 static void serve(const char *own, int port)
 {
@@ -370,6 +380,8 @@ int main(int count, char **words)
         backlog(own, far, a);
     else if (!strcmp(what, "again"))
         again(own, far);
+    else if (!strcmp(what, "bound"))
+        bound(b ? "127.0.0.1" : own, a);
     else if (!strcmp(what, "leaves"))
         leaves(own, far, a);
     else

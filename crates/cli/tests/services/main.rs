@@ -137,7 +137,12 @@ services! {
             echo 'host all all 0.0.0.0/0 trust' >>made/pg_hba.conf",
         server: "rm -rf used; cp -a made used
             $RUN $NOBODY $POSTGRES -D $PWD/used -p $PORT -h $H -c unix_socket_directories= -c fsync=off",
+        // It listens before it answers queries.
         client: "
+            for i in $(seq 100); do
+                $PSQL -h $H -p $PORT -U postgres -Atc 'select 1' postgres >/dev/null 2>&1 && break
+                sleep 0.1
+            done
             $RUN $PGBENCH -i -q -h $H -p $PORT -U postgres postgres 2>/dev/null
             $RUN $PGBENCH -c 4 -j 2 -t 50 -h $H -p $PORT -U postgres postgres 2>&1 | grep processed
             $RUN $PSQL -h $H -p $PORT -U postgres -Atc 'select count(*) from pgbench_history; select

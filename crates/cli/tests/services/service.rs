@@ -197,13 +197,14 @@ impl Run<'_> {
         printed.unwrap()
     }
 
-    /// What busypoll has said, but for remarks on CPUs.
+    /// What busypoll has said, but for remarks on CPUs, and on connections from before a server first waits.
     fn lines(&self, log: &Path) -> Vec<String> {
         let text = fs::read(log).unwrap();
         let text = String::from_utf8_lossy(&text);
         let may = self.service.may_say;
-        let lines =
-            text.lines().filter(|line| line.contains("busypoll: ") && !line.contains(" CPU"));
+        let is_remark =
+            |line: &str| line.contains(" CPU") || line.contains("before it is accepted");
+        let lines = text.lines().filter(|line| line.contains("busypoll: ") && !is_remark(line));
         lines.filter(|line| may.is_empty() || !line.contains(may)).map(str::to_owned).collect()
     }
 }

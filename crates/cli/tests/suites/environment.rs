@@ -44,9 +44,18 @@ impl Counts {
     }
 }
 
-/// Run before the suite: a table of spinners that is shared with no other run, and a shell that lives as long as the
-/// suite. The end of the shell ends all processes in the namespace, and no test misses the shell's signals.
-const FENCE: &str = "mount -t tmpfs none /dev/shm && \"$@\"";
+/// Run before the suite: a table of spinners and a /tmp that are shared with no other run (libuv's tests remove a socket
+/// of one name in /tmp), and a shell that lives as long as the suite. The end of the shell ends all processes in the
+/// namespace, and no test misses the shell's signals.
+const FENCE: &str = r#"
+mount -t tmpfs none /dev/shm || exit
+case $PWD/ in
+    /tmp/*) ;; # The suite's own files are there.
+    *) mount -t tmpfs none /tmp || exit ;;
+esac
+"$@"
+exit $?
+"#;
 /// The loopback map comes before busypoll's library.
 const MAP: &str = "LD_PRELOAD=$LOOPBACK_LIBRARY${LD_PRELOAD:+:$LD_PRELOAD} exec \"$@\"";
 

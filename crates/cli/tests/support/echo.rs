@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use busypoll_lab::{Lab, LabHost};
 use busypoll_linux::process::{Kind, Process};
 use busypoll_linux::{EpollParams, epoll, stat};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::BUSYPOLL;
 
@@ -129,6 +131,26 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A program and its children, all killed at the end of the test.
+pub struct Group(pub Running);
+
+impl Group {
+    pub fn start(command: &mut Command) -> Self {
+        Group(Running::start(command.process_group(0)))
+    }
+
+    pub fn spawn(command: &mut Command) -> Self {
+        Group(Running::spawn(command.process_group(0)))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group = Pid::from_raw(self.0.pid().cast_signed()).unwrap();
+        let _ = kill_process_group(group, Signal::KILL);
     }
 }
 

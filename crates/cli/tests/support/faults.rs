@@ -58,15 +58,19 @@ pub trait TestMachine {
 type Findings = Vec<(String, Value)>;
 
 /// Makes, finds and cures every fault of the table; panics with all that failed.
-pub fn find_and_cure_all(machine: &dyn TestMachine, faults: &[Fault]) {
-    let mut failures = String::new();
+pub fn find_and_cure_all<'f>(
+    machine: &dyn TestMachine,
+    faults: impl IntoIterator<Item = &'f Fault>,
+) {
+    let (mut failures, mut count) = (String::new(), 0);
     for fault in faults {
+        count += 1;
         match find_and_cure(machine, fault) {
             Ok(()) => println!("cured: {} ({})", fault.name, fault.code),
             Err(cause) => writeln!(failures, "- {} ({}): {cause}", fault.name, fault.code).unwrap(),
         }
     }
-    assert!(failures.is_empty(), "of {} faults, not found or not cured:\n{failures}", faults.len());
+    assert!(failures.is_empty(), "of {count} faults, not found or not cured:\n{failures}");
 }
 
 fn find_and_cure(machine: &dyn TestMachine, fault: &Fault) -> Result<(), String> {

@@ -16,6 +16,25 @@ use std::time::{Duration, Instant};
 
 use busypoll_lab::LabHost;
 
+/// For a file whose tests mostly wait for other processes: four of them run at a time, whatever the number of CPUs,
+/// unless RUST_TEST_THREADS says otherwise.
+#[macro_export]
+macro_rules! four_tests_at_a_time {
+    () => {
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static FOUR_TESTS_AT_A_TIME: extern "C" fn() = $crate::support::four_tests_at_a_time;
+    };
+}
+
+/// Called before main, by the C library.
+pub extern "C" fn four_tests_at_a_time() {
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        // SAFETY: there is no other thread yet.
+        unsafe { std::env::set_var("RUST_TEST_THREADS", "4") };
+    }
+}
+
 pub const BUSYPOLL: &str = env!("CARGO_BIN_EXE_busypoll");
 
 /// Runs the command with these arguments in the test's own network namespace.

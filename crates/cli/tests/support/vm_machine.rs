@@ -99,10 +99,15 @@ impl TestMachine for Vm {
 
 /// Exchanges a few datagrams; a lost datagram is sent again.
 pub fn exchange(socket: &UdpSocket, address: &str) {
+    exchange_at(socket, (address, PORT));
+}
+
+/// As [`exchange`], at another port.
+pub fn exchange_at(socket: &UdpSocket, to: (&str, u16)) {
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     for _ in 0..5 {
         wait_until("the waiter answers", || {
-            socket.send_to(b"hello", (address, PORT)).unwrap();
+            socket.send_to(b"hello", to).unwrap();
             socket.recv(&mut [0; 64]).is_ok()
         });
     }

@@ -37,6 +37,9 @@ pub(crate) struct Process {
     /// Its sockets are in the stack plane of `busypoll run`. The process does not wait on their kernel companions, so
     /// these are left out.
     pub(crate) on_stack_plane: bool,
+    /// `busypoll run` has started it: its library then decides for each wait whether the kernel polls, and turns polling
+    /// off for a wait on a CPU that has a poller, or beyond `max_spinning_threads`.
+    pub(crate) under_run: bool,
     /// Pins the process: a new process with the same PID is not read by mistake.
     handle: Option<process::Process>,
 }
@@ -90,6 +93,7 @@ impl Census {
                 let found = || handle.descriptors().unwrap_or_default();
                 has_companions && found().iter().any(|f| f.kind == process::Kind::StackPlane)
             });
+            process.under_run = process::has_mapped(process.pid, LIBRARY);
             if process.on_stack_plane {
                 process.files.clear();
             }
@@ -183,6 +187,9 @@ impl Thread {
         self.waits.iter().any(|wait| matches!(wait, Wait::Epoll { fd, .. } if *fd == epoll))
     }
 }
+
+/// The library that `busypoll run` loads into a program.
+const LIBRARY: &str = "libbusypoll_preload.so";
 
 impl Process {
     /// The threads that were seen in such a wait.

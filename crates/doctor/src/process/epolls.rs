@@ -68,7 +68,8 @@ impl Judge<'_> {
         if !self.epoll_is_on(params) {
             // A member with SO_BUSY_POLL gets its own finding; if all members are local, there is no remedy.
             let local = members.iter().all(|s| self.napis.is_local(s));
-            if self.asked && !local && members.iter().all(|s| s.busy_poll_usecs == 0) {
+            let none = members.iter().all(|s| s.busy_poll_usecs == 0);
+            if self.asked && !local && none && !process.under_run {
                 let what = format!("waits for {sockets} and sleeps at once");
                 let found =
                     say(&EPOLL_OFF, what).evidence("net.core.busy_poll", self.host_evidence());

@@ -25,7 +25,7 @@ pub(crate) struct Judge<'a> {
     /// NAPI ids that are polled but were not found.
     pub(super) unknown: BTreeSet<NapiId>,
     /// By process and code.
-    found: BTreeMap<(u32, &'static str), Vec<Finding>>,
+    pub(super) found: BTreeMap<(u32, &'static str), Vec<Finding>>,
 }
 
 /// Up to this many descriptors of a process with one fault get a finding each.
@@ -53,6 +53,9 @@ impl<'a> Judge<'a> {
         }
         for (fd, socket) in process.sockets() {
             self.socket(process, fd, socket);
+        }
+        if self.asked && !process.on_stack_plane {
+            self.only_within_this_host(process);
         }
         for file in &process.files {
             match &file.kind {

@@ -12,9 +12,7 @@ mod sockets;
 mod spinners;
 mod unprivileged;
 
-use std::fs;
-
-use busypoll_linux::sysctl::host_busy_poll;
+use busypoll_linux::sysctl::Sysctl;
 
 use crate::{Error, Report, Scope};
 
@@ -32,7 +30,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     }
     let census = Census::take(scope, report)?;
     let napis = Napis::find(census.sockets());
-    let mut judge = judge::Judge::new(scope, &napis, host_busy_poll());
+    let mut judge = judge::Judge::new(scope, &napis, Sysctl::BusyPoll.of_machine());
     for process in census.processes.values() {
         judge.process(process);
         if judge.asked {
@@ -48,6 +46,5 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
 
 /// The name of a process; `?` if it has ended.
 pub(crate) fn name(pid: u32) -> String {
-    let comm = fs::read(format!("/proc/{pid}/comm"));
-    comm.map_or_else(|_| "?".into(), |c| String::from_utf8_lossy(&c).trim_end().to_owned())
+    busypoll_linux::process::name(pid).unwrap_or_else(|| "?".into())
 }

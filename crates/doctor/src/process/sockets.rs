@@ -41,7 +41,7 @@ impl Judge<'_> {
         let polling_epoll =
             matches!(facts.wait_method, WaitMethod::Epoll { polls: Some(true), .. });
         if !facts.option && !polling_epoll {
-            if self.asked && class.learns() && !facts.is_loopback {
+            if self.asked && class.learns() && !facts.is_loopback && !process.under_run {
                 self.merely_off(process, facts.wait_method, &waiting, say);
             }
             return;
@@ -93,6 +93,24 @@ impl Judge<'_> {
         if good {
             let what = format!("{set}, receive calls, {}", self.describe_napi(socket));
             self.add(process.pid, say(&SOCK_READY, what));
+        }
+    }
+
+    /// A process whose sockets all talk within this host gains nothing, switched on or not.
+    pub(super) fn only_within_this_host(&mut self, process: &Process) {
+        let is_reported = self.found.contains_key(&(process.pid, SOCK_LOOPBACK.code));
+        let mut first = None;
+        for (fd, socket) in process.sockets().filter(|(_, socket)| class(socket).learns()) {
+            if is_reported || !self.napis.is_local(socket) {
+                return;
+            }
+            first = first.or(Some((fd, socket)));
+        }
+        if let Some((fd, socket)) = first {
+            let subject = process.descriptor(fd, describe(socket));
+            let what =
+                "its packets do not leave this host, nor do those of the process's other sockets";
+            self.add(process.pid, SOCK_LOOPBACK.finding(subject, what));
         }
     }
 
@@ -173,6 +191,7 @@ impl Judge<'_> {
             Obstacle::Ktls if process.decrypts(fd) => {
                 Some((&SOCK_KTLS, format!("{set}, and receive calls through kTLS"), None))
             }
+            Obstacle::EpollSilent(_) | Obstacle::PollSilent if process.under_run => None,
             Obstacle::EpollSilent(epoll) => {
                 let what = format!(
                     "{set}, but it waits in epoll fd {epoll}, which has no busy-poll parameters"

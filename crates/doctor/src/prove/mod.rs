@@ -28,6 +28,7 @@ use busypoll_linux::link::Links;
 use busypoll_linux::netns;
 
 use crate::process::{Census, NapiState, Napis};
+use crate::rules::PROVE_STACK_PLANE;
 use crate::{Error, Report, Scope};
 
 /// Fewer packets are too few for a verdict.
@@ -92,9 +93,10 @@ impl Target {
         pids.retain(|pid| {
             let process = census.processes.get(pid).filter(|process| process.on_stack_plane);
             if let Some(process) = process {
-                let what = "whether its packets are found by busy polling";
-                let why = "its packets come by the stack plane, past the kernel's counters";
-                report.not_seen(process.subject(), what, "tracepoint napi:napi_poll", why);
+                let what = "its packets come by the stack plane, which counts how each was found";
+                let finding = PROVE_STACK_PLANE.finding(process.subject(), what);
+                report.add(finding.remedy("busypoll ss -i"));
+                report.undecided = true;
             }
             process.is_none()
         });

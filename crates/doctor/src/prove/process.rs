@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use busypoll_linux::NapiId;
+use busypoll_linux::sysctl::Sysctl;
 
 use super::cause::{self, Context};
 use super::count::Counts;
@@ -45,7 +46,7 @@ fn unseen(process: &Process, why: &str, counts: &Counts, report: &mut Report) {
 
 fn one(process: &Process, target: &Target, counts: &Counts, report: &mut Report) {
     let (Some(rows), Ok(deliveries)) = (&counts.rows, &counts.deliveries) else { return };
-    let host_polls = busypoll_linux::sysctl::host_busy_poll().is_some_and(|usecs| usecs > 0);
+    let host_polls = Sysctl::BusyPoll.of_machine().is_some_and(|usecs| usecs > 0);
     let all = units::of(process, host_polls, deliveries);
     let queues = all.iter().flat_map(|unit| unit.learnt.iter().chain(unit.queues.keys().flatten()));
     let queues: BTreeSet<NapiId> = queues.copied().collect();

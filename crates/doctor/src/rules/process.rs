@@ -67,7 +67,7 @@ SOCK_NO_NAPI "BP-SOCK-NO-NAPI" NoEffect,
     "include/net/busy_poll.h, sk_mark_napi_id; `busypoll doctor IF` shows the device's part";
 
 SOCK_LOOPBACK "BP-SOCK-LOOPBACK" Impossible,
-    "busy polling is switched on for a connection within this host",
+    "a socket whose packets do not leave this host",
     "packets of a host to itself go by the loopback device and the per-CPU backlog, which cannot be busy polled",
     "drivers/net/loopback.c, net/core/dev.c (process_backlog)";
 

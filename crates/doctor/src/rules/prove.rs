@@ -25,4 +25,9 @@ PROVE_QUIET "BP-PROVE-QUIET" NotSeen,
     "too few packets came to tell",
     "only packets can prove it: run it again under traffic",
     "tracepoint napi:napi_poll, net/core/dev.c";
+
+PROVE_STACK_PLANE "BP-PROVE-STACK-PLANE" NotSeen,
+    "the packets of a stack-plane process pass the kernel's counters by",
+    "the stack plane counts by itself how each packet was found",
+    "docs/stack-plane.md";
 }

@@ -201,9 +201,9 @@ fn judge(name: &'static str, answer: &Answer, report: &mut Report) {
     report.add(finding);
 }
 
-/// The two host-wide settings. They apply everywhere and can be read in the initial namespace only.
+/// The two settings of the whole machine.
 fn sysctls(report: &mut Report) {
-    let [read, poll] = [Sysctl::BusyRead, Sysctl::BusyPoll].map(|s| s.get().ok());
+    let [read, poll] = [Sysctl::BusyRead, Sysctl::BusyPoll].map(Sysctl::of_machine);
     if let (Some(0), Some(1..)) = (read, poll) {
         let what = "net.core.busy_poll without busy_read: poll and select of most programs sleep";
         let found = rules::SYSCTL_POLL_WITHOUT_READ.finding(Subject::Machine, what);

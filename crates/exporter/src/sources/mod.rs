@@ -1,5 +1,4 @@
-//! Where the figures come from. Each source adds what it can read to the page, and fails as a whole only if it can
-//! read nothing.
+//! The figures of each source of `busypoll-observe` as samples. Each fails as a whole only if it can read nothing.
 
 pub(crate) mod findings;
 pub(crate) mod kernel;

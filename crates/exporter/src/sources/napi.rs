@@ -1,26 +1,20 @@
-//! The NAPI instances of this network namespace over netlink: their settings and interrupts.
+//! The NAPI instances of this network namespace: their settings and interrupts.
 
-use busypoll_linux::link::Links;
-use busypoll_linux::netdev::{Netdev, Threaded};
-use busypoll_linux::stat;
+use busypoll_linux::netdev::Threaded;
+use busypoll_observe::napi;
 
 use crate::metrics::{NAPI_DEFER, NAPI_FLUSH, NAPI_INTERRUPTS, NAPI_SUSPEND, NAPI_THREADED};
 use crate::page::Page;
 
-/// The most instances listed.
-const INSTANCES: usize = 1024;
-
 /// Adds them. Returns how many were left out.
 pub(crate) fn collect(page: &mut Page) -> busypoll_linux::Result<u64> {
-    let napis = Netdev::open()?.all_napis()?;
-    let links = Links::open()?.all()?;
-    let interrupts = stat::interrupts()?;
-    for napi in napis.iter().take(INSTANCES) {
-        let Some(link) = links.iter().find(|link| link.ifindex == napi.ifindex) else { continue };
+    let seen = napi::read()?;
+    for instance in &seen.rows {
+        let napi = &instance.napi;
         let id = napi.id.to_string();
-        let labels = [link.name.as_str(), id.as_str()];
-        if let Some(row) = napi.irq.and_then(|irq| interrupts.irq(irq)) {
-            page.count(&NAPI_INTERRUPTS, &labels, row.total());
+        let labels = [instance.device.as_str(), id.as_str()];
+        if let Some(count) = instance.interrupts {
+            page.count(&NAPI_INTERRUPTS, &labels, count);
         }
         let seconds = |ns: u64| ns as f64 / 1e9;
         let threaded = napi.threaded.and_then(|threaded| match threaded {
@@ -40,5 +34,5 @@ pub(crate) fn collect(page: &mut Page) -> busypoll_linux::Result<u64> {
             }
         }
     }
-    Ok(napis.len().saturating_sub(INSTANCES) as u64)
+    Ok(seen.unseen)
 }

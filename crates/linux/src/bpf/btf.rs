@@ -11,10 +11,37 @@ use crate::error::{Error, Result};
 pub(super) const PATH: &str = "/sys/kernel/btf/vmlinux";
 
 /// The value of the first enumerator of that name; `None` if this kernel has none.
-pub(super) fn enumerator(name: &str) -> Result<Option<u32>> {
+fn enumerator(name: &str) -> Result<Option<u32>> {
     let all = fs::read(PATH).map_err(|e| Error::os(format!("reading {PATH}"), e))?;
     find(&all, name)
         .ok_or_else(|| Error::Malformed { path: PATH.into(), why: "no BTF of this version".into() })
+}
+
+/// The bit of `napi_struct.state` that a busy poll sets, as a mask: its place differs between kernels.
+///
+/// # Errors
+/// [`Error::Unsupported`] on a kernel without busy polling.
+pub(super) fn in_busy_poll() -> Result<u64> {
+    let bit = enumerator("NAPI_STATE_IN_BUSY_POLL")?.ok_or(Error::Unsupported {
+        what: "busy polling",
+        since: "4.10",
+        with: " built with CONFIG_NET_RX_BUSY_POLL",
+    })?;
+    Ok(1u64.checked_shl(bit).unwrap_or(0))
+}
+
+/// Whether any type, member or function has that name.
+pub(super) fn is_named(name: &str) -> Result<bool> {
+    let all = fs::read(PATH).map_err(|e| Error::os(format!("reading {PATH}"), e))?;
+    Ok(has_string(&all, name).unwrap_or(false))
+}
+
+/// `None`: not BTF.
+fn has_string(all: &[u8], name: &str) -> Option<bool> {
+    let word = |at: usize| Some(u32::from_ne_bytes(*all.get(at..)?.first_chunk()?) as usize);
+    let strings = word(4)?.checked_add(word(16)?)?;
+    let all = all.get(strings..strings.checked_add(word(20)?)?)?;
+    Some(all.split(|b| *b == 0).any(|text| text == name.as_bytes()))
 }
 
 /// Outer `None`: not BTF, or an unknown kind of type, whose length is unknown.
@@ -60,7 +87,7 @@ fn find(all: &[u8], name: &str) -> Option<Option<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::find;
+    use super::{find, has_string};
 
     #[test]
     fn an_enumerator_is_found_behind_other_types_and_cut_files_are_refused() {
@@ -81,6 +108,9 @@ mod tests {
         assert_eq!(find(&all, "WANTED"), Some(Some(6)));
         assert_eq!(find(&all, "WANTED_TOO"), Some(Some(9)));
         assert_eq!(find(&all, "WANT"), Some(None));
+        assert_eq!(has_string(&all, "WANTED_TOO"), Some(true));
+        assert_eq!(has_string(&all, "WANT"), Some(false));
+        assert_eq!(has_string(&all[..all.len() - 1], "WANTED"), None);
         assert_eq!(find(&all[..40], "WANTED"), None);
         assert_eq!(find(b"not btf", "WANTED"), None);
     }

@@ -5,7 +5,7 @@
 //! context is still the one that took it from there. TCP segments without data are not counted, UDP
 //! datagrams all are; segments joined by GRO count as one.
 
-use aya::maps::{Array, HashMap, MapError};
+use aya::maps::{HashMap, MapError};
 
 use super::{Programs, failed};
 use crate::error::Result;
@@ -64,8 +64,7 @@ const BY_NAPI_THREAD: u32 = 2;
 impl Deliveries {
     pub(super) fn read(programs: &mut Programs) -> Result<Self> {
         let cpus = topology::max_cpus();
-        let lost: Array<_, u64> = programs.map("lost")?;
-        let lost = lost.get(&0, 0).map_err(|e| failed("napi", "reading lost", &e))?;
+        let lost = programs.lost()?;
         let map: HashMap<_, [u32; 8], [u32; 4]> = programs.map("deliveries")?;
         let mut rows = Vec::new();
         for entry in map.iter() {

@@ -7,9 +7,9 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use aya::include_bytes_aligned;
-use aya::maps::{Array, HashMap, MapData, RingBuf};
+use aya::maps::{HashMap, MapData, RingBuf};
 
-use super::{Programs, Record, failed, missing};
+use super::{Programs, Record, failed};
 use crate::error::Result;
 
 /// An event of a followed process.
@@ -106,8 +106,7 @@ impl Follow {
         for (number, _) in CALLS {
             calls.insert(number, 1, 0).map_err(|e| failed("follow", "filling calls", &e))?;
         }
-        let events = programs.ebpf.take_map("events").ok_or_else(|| missing("follow", "events"))?;
-        let events = RingBuf::try_from(events).map_err(|e| failed("follow", "events", &e))?;
+        let events = programs.take_ring("events")?;
         let mut follow = Follow { programs, events };
         for pid in pids {
             follow.add(*pid)?;
@@ -125,16 +124,12 @@ impl Follow {
     /// # Errors
     /// [`crate::Error::Os`] with more than 16,384 of them.
     pub fn add(&mut self, pid: u32) -> Result<()> {
-        let mut pids: HashMap<_, u32, u32> = self.programs.map("pids")?;
-        pids.insert(pid, 1, 0).map_err(|e| failed("follow", "one more process", &e))
+        self.programs.add_process(pid)
     }
 
     /// Stops following a process.
     pub fn remove(&mut self, pid: u32) -> Result<()> {
-        let mut pids: HashMap<_, u32, u32> = self.programs.map("pids")?;
-        // An ended process has been removed already.
-        let _ = pids.remove(&pid);
-        Ok(())
+        self.programs.remove_process(pid)
     }
 
     /// The next event, if there is one; does not wait. [`Follow::as_fd`] is a descriptor that poll(2) and
@@ -152,8 +147,7 @@ impl Follow {
     /// The number of events dropped because the ring was full; if it grows, list the files
     /// again.
     pub fn lost(&mut self) -> Result<u64> {
-        let lost: Array<_, u64> = self.programs.map("lost")?;
-        lost.get(&0, 0).map_err(|e| failed("follow", "reading lost", &e))
+        self.programs.lost()
     }
 }
 

@@ -145,12 +145,7 @@ impl Counter {
     }
 
     fn load(by_thread: bool) -> Result<Programs> {
-        let bit = btf::enumerator("NAPI_STATE_IN_BUSY_POLL")?.ok_or(Error::Unsupported {
-            what: "busy polling",
-            since: "4.10",
-            with: " built with CONFIG_NET_RX_BUSY_POLL",
-        })?;
-        let mask = 1u64.checked_shl(bit).unwrap_or(0).to_ne_bytes();
+        let mask = btf::in_busy_poll()?.to_ne_bytes();
         let by_thread = u64::from(by_thread).to_ne_bytes();
         Programs::load("napi", OBJECT, &[("in_busy_poll", &mask), ("by_thread", &by_thread)])
     }

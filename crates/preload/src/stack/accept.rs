@@ -1,9 +1,11 @@
 //! accept(2) and accept4(2): a connection over our queues, or one that the kernel has made.
 
 use super::{
-    address, answer, checked, enter, error,
-    file::{File, Live},
-    internal_fds, libc_io, options,
+    address,
+    common::{answer, checked, error},
+    companion_options,
+    file::{FILES, File, Live, Ref, enter},
+    internal_fds, libc_io, not_accelerated,
     sockets::FLAGS,
     wait,
 };
@@ -11,11 +13,14 @@ use crate::{
     errno,
     inside::{Inside, Restart, is_inside},
     kernel, memory, real,
-    stack::{FILES, Ref},
+    report::OncePer,
 };
 use busypoll_stack::{Accepted, TcpListener};
 use libc::{c_int, sockaddr, socklen_t};
 use std::{io, net::SocketAddr, os::fd::AsRawFd, time::Instant};
+
+/// A line for each reason why an accepted connection stays with the kernel.
+static LEFT: OncePer<8> = OncePer::new();
 
 /// # Safety
 /// That of accept(2).
@@ -42,7 +47,7 @@ pub unsafe fn accept4(
             if accepted >= 0 || errno::get() != libc::EAGAIN || file.is_nonblocking() {
                 return accepted;
             }
-            let limit = options::timeout(fd, libc::SO_RCVTIMEO);
+            let limit = companion_options::timeout(fd, libc::SO_RCVTIMEO);
             let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
             let restart = if limit.is_some() { Restart::Never } else { Restart::BySignal };
             match wait::wait_for_kernel_fd(fd, libc::POLLIN, left, restart) {
@@ -109,7 +114,14 @@ fn accept_from(
             unsafe { real::close(fd) };
             Err(error(libc::EMFILE))
         }
-        Ok(Accepted::Kernel(stream)) => {
+        Ok(Accepted::Kernel(stream, why)) => {
+            if let Some(why) = why {
+                not_accelerated::report(
+                    LEFT.of(why),
+                    format_args!("{}: an accepted connection: {why}", not_accelerated::device()),
+                    "it stays with the kernel, and so does any like it",
+                );
+            }
             let remote = stream.peer_addr().ok();
             let cloexec = flags & libc::SOCK_CLOEXEC;
             let blocking = stream.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);

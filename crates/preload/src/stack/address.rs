@@ -1,6 +1,6 @@
 //! Socket addresses, between C's form and Rust's.
 
-use super::error;
+use super::common::error;
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
 use std::{
     io,

@@ -3,7 +3,8 @@
 
 use super::{
     address::{self, in_addr},
-    error, route,
+    common::error,
+    route,
     unsupported_options::TX_TIMESTAMPS,
 };
 use busypoll_stack::{Message, TcpStream, time};

@@ -3,7 +3,7 @@
 //! Only this process's own calls change the address of a socket that no other process has. A socket may be shared once
 //! the process forks, starts a program or passes descriptors: after that the kernel is asked again.
 
-use super::file::lock;
+use super::common::lock;
 use std::{
     net::SocketAddr,
     sync::{

@@ -1,13 +1,13 @@
 //! sendfile(2) and splice(2): data between a socket of ours and a file or pipe of the kernel's, through memory.
 
 use super::{
-    answer, checked, code, dispatch, enter, error, internal_fds, receive::recv, send::send, wait,
+    common::{answer, checked, code, error},
+    file::{FILES, Ref, dispatch, enter},
+    receive::recv,
+    send::send,
+    thread_end, wait,
 };
-use crate::{
-    inside::Restart,
-    real,
-    stack::{FILES, Ref},
-};
+use crate::{inside::Restart, real};
 use libc::{c_int, c_void, off_t, size_t, ssize_t};
 use std::{
     cell::RefCell,
@@ -34,7 +34,7 @@ pub fn on_thread_exit() {
 fn with_buffer<T>(then: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with(|buffer| match buffer.try_borrow_mut() {
         Ok(mut buffer) => {
-            internal_fds::watch_thread_end();
+            thread_end::watch_thread_end();
             buffer.resize(CHUNK, 0);
             then(&mut buffer)
         }
@@ -113,8 +113,8 @@ fn send_file(
         let (next, read) = match read {
             Ok((_, 0)) => break,
             Ok((at, read)) => (at + read as off_t, read as usize),
-            Err(error) if done == 0 && offset.is_none() && code(&error) == libc::ESPIPE => {
-                return Err(super::error(libc::EINVAL));
+            Err(failed) if done == 0 && offset.is_none() && code(&failed) == libc::ESPIPE => {
+                return Err(error(libc::EINVAL));
             }
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
@@ -303,7 +303,7 @@ fn write_all(to: c_int, mut data: &[u8]) -> io::Result<()> {
         // SAFETY: readable bytes.
         match checked(unsafe { real::write(to, data.as_ptr().cast(), data.len()) }) {
             Ok(written) => data = data.get(written as usize..).unwrap_or_default(),
-            Err(error) if code(&error) == libc::EINTR => {}
+            Err(failed) if code(&failed) == libc::EINTR => {}
             // Another writer has filled the pipe.
             Err(error) if code(&error) == libc::EAGAIN => {
                 let mut fds = libc::pollfd { fd: to, events: libc::POLLOUT, revents: 0 };

@@ -1,14 +1,16 @@
 //! Calls on descriptors: close, dup and the like, fcntl, ioctl.
 
 use super::{
-    answer, enter, file::Live, handover_parent, internal_fds, libc_io, options,
-    unsupported_options, wait,
+    activation,
+    common::{answer, error},
+    companion_options,
+    file::{FILES, Live, Ref, enter},
+    handover_parent, internal_fds, libc_io, unsupported_options, wait,
 };
 use crate::{
     errno,
     inside::{Inside, is_inside},
     kernel, real,
-    stack::{FILES, Ref},
 };
 use libc::c_int;
 use std::sync::atomic::Ordering;
@@ -21,7 +23,7 @@ pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
         && matches!(file.live(), Some(Live::Stream(_)))
         && handover_parent::is_shared(&file)
     {
-        file.keep_companion(fd);
+        handover_parent::keep_companion(&file, fd);
     }
     // Removed from the table before the number is free. The last reference closes our socket here.
     FILES.clear(fd);
@@ -218,9 +220,9 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
         libc::F_SETFL => {
             if argument as c_int & libc::O_ASYNC != 0
                 && let Some((_inside, file)) = enter(file.clone())
-                && !unsupported_options::require(&file, fd, unsupported_options::ASYNC)
+                && !activation::require(&file, fd, unsupported_options::ASYNC)
             {
-                return answer(Err(super::error(libc::EINVAL)));
+                return answer(Err(error(libc::EINVAL)));
             }
             let on = argument as c_int & libc::O_NONBLOCK != 0;
             // SAFETY: the caller's contract.
@@ -262,7 +264,7 @@ fn owned(file: &Ref, fd: c_int, result: c_int) -> c_int {
     {
         file.set_has_complex_options();
         if let Some(live) = file.live() {
-            options::copy_owner(fd, live);
+            companion_options::copy_owner(fd, live);
         }
     }
     result
@@ -330,8 +332,8 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
             return by_kernel();
         }
         let Some((inside, file)) = enter(file) else { return by_kernel() };
-        if !unsupported_options::require(&file, fd, unsupported_options::ASYNC) {
-            return answer(Err(super::error(libc::EINVAL)));
+        if !activation::require(&file, fd, unsupported_options::ASYNC) {
+            return answer(Err(error(libc::EINVAL)));
         }
         drop(file);
         drop(inside);
@@ -360,7 +362,7 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
     // SAFETY: the caller's contract.
     match unsafe { value.as_mut() } {
         Some(value) => *value = c_int::try_from(count).unwrap_or(c_int::MAX),
-        None => return answer(Err(super::error(libc::EFAULT))),
+        None => return answer(Err(error(libc::EFAULT))),
     }
     0
 }

@@ -4,11 +4,11 @@
 //! acknowledged. A process that is killed has no time for that: the guard resets its peers.
 
 use super::{
-    file::Live,
+    file::{FILES, Live},
     handover_parent,
     host::{self, Made},
 };
-use crate::{inside::Inside, panics, real, stack::FILES};
+use crate::{inside::Inside, panics, real};
 use busypoll_stack::ledger::LedgerEntry;
 use libc::c_int;
 use std::{

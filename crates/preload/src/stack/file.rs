@@ -1,33 +1,34 @@
-//! The open file description of a descriptor of ours, shared by its duplicates (dup(2)); and its activation.
+//! The open file description of a descriptor of ours, shared by its duplicates (dup(2)).
 //!
-//! A socket begins as its companion alone. It is bound and made to listen there, so errors are the kernel's. It is
-//! activated when it first connects, receives, sends, accepts or is waited for, in the process that does so. If that is
-//! not possible, it is the kernel's for good, and the library leaves it alone.
+//! A socket begins as its companion alone. It is bound and made to listen there, so errors are the kernel's. Then it is
+//! [activated](super::activation), or it is the kernel's for good, and the library leaves it alone.
 
 use super::{
-    bind_free_port,
+    common::{self, answer, lock},
     companion_address::CompanionAddress,
-    handover_child::{self, Channel, InheritedConnection},
-    host, internal_fds, libc_io, options, rings, route, sockets,
-    unsupported_options::{self, UnsupportedOption},
-    wait::{EpollSet, Memberships},
+    epoll_set::{EpollSet, Memberships},
+    handover_channel::{Answer, Channel, InheritedConnection},
+    not_accelerated,
+    unsupported_options::UnsupportedOption,
 };
-use crate::{config, fds, handler_frames, memory, report::Once};
-use busypoll_policy::{Plane, Protocol};
-use busypoll_stack::{
-    Groups, KernelBinding, Socket, SteeredPort, TcpListener, TcpStream, UdpSocket, options as known,
+use crate::{
+    errno, fds,
+    inside::{ERESTARTSYS, Inside},
+    real::Failed,
+    report::Once,
 };
+use busypoll_policy::Protocol;
+use busypoll_stack::{Groups, Socket, SteeredPort, TcpListener, TcpStream, UdpSocket};
 use libc::c_int;
 use std::{
     io,
-    mem::ManuallyDrop,
-    net::{self, IpAddr, SocketAddr},
-    os::fd::{FromRawFd, OwnedFd},
+    net::SocketAddr,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// The files by descriptor.
@@ -44,8 +45,8 @@ pub struct File {
     /// The companion's address, for TCP.
     pub address: CompanionAddress,
     /// The program made it by a call here, so all options that it has set are known.
-    options_known: AtomicBool,
-    live: OnceLock<Live>,
+    pub(super) options_known: AtomicBool,
+    pub(super) live: OnceLock<Live>,
     /// The owner: our stack, the kernel, or the parent process.
     owner: AtomicU8,
     /// Set for a connection of the parent's.
@@ -54,17 +55,17 @@ pub struct File {
     is_parents_listener: bool,
     /// A child has prepared it for a program that it will execute.
     pub for_exec: AtomicBool,
-    /// Its index among the connections that the child of a fork in progress shares.
+    /// Its index among the connections that the child of a fork in progress shares, or [`NOT_SHARED`].
     shared_index: AtomicU32,
     /// A duplicate of the companion, after the program has closed its own descriptor and children still have theirs.
-    kept_companion: OnceLock<OwnedFd>,
+    pub(super) kept_companion: OnceLock<OwnedFd>,
     /// `O_NONBLOCK`, as the program has set it. The companion of a listener has it also while a process in which the
     /// listener is active accepts from it.
     nonblocking: AtomicBool,
     /// Connecting has failed, and may be tried again.
     failed: AtomicBool,
     /// A listener that was activated only because its process has the queues: no thread has waited for it here.
-    early: AtomicBool,
+    pub(super) early: AtomicBool,
     /// The backlog of listen(2); below zero: it does not listen.
     backlog: AtomicI32,
     /// When it was bound, if no other socket had its port then.
@@ -79,11 +80,11 @@ pub struct File {
     /// Options it has set that our stack does not support.
     required_options: Mutex<Vec<UnsupportedOption>>,
     /// Options set before its activation: level, name, value.
-    early_options: Mutex<Vec<(c_int, c_int, c_int)>>,
+    pub(super) early_options: Mutex<Vec<(c_int, c_int, c_int)>>,
     /// Its multicast memberships on the chosen interface.
     pub groups: Mutex<Groups>,
     /// Held while it is activated, or while its owner changes.
-    activation: Mutex<()>,
+    pub activation: Mutex<()>,
     /// The epoll sets it is a member of.
     pub memberships: Memberships,
     /// It is not a socket but an epoll set; in all else it is the kernel's.
@@ -118,31 +119,13 @@ impl Live {
     }
 }
 
-/// A port that had no other socket so long ago has none with a connection now.
-const JUST_NOW: Duration = Duration::from_millis(10);
+/// The value of [`File::shared_index`] of a connection that is not shared.
+const NOT_SHARED: u32 = u32::MAX;
 
 /// Values of [`File::owner`].
 const OURS: u8 = 0;
 const KERNELS: u8 = 1;
 const PARENTS: u8 = 2;
-
-static NOT_ACCELERATED: Once = Once::new();
-
-static SHORT: Once = Once::new();
-
-/// Whether memory is scarce, which is reported; then no new socket is ours.
-pub fn is_short() -> bool {
-    let short = memory::is_short();
-    if short {
-        let why = format_args!("{}: memory is short", host::device());
-        host::report_not_accelerated(
-            &SHORT,
-            why,
-            "until there is more, a new socket stays with the kernel",
-        );
-    }
-    short
-}
 
 impl File {
     /// For a new companion.
@@ -157,7 +140,7 @@ impl File {
             inherited: None,
             is_parents_listener: false,
             for_exec: AtomicBool::new(false),
-            shared_index: AtomicU32::new(0),
+            shared_index: AtomicU32::new(NOT_SHARED),
             kept_companion: OnceLock::new(),
             nonblocking: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -198,22 +181,6 @@ impl File {
         self.epoll.as_ref()
     }
 
-    /// For a connection from `remote` that was accepted here, at `fd`.
-    pub fn accepted(&self, fd: c_int, stream: TcpStream, remote: SocketAddr) -> File {
-        let file = File::new(Protocol::Tcp, self.domain);
-        file.cmsg_flags.store(self.cmsg_flags.load(Ordering::Relaxed), Ordering::Relaxed);
-        let local = stream.local_addr().ok();
-        let live = file.live.get_or_init(|| Live::Stream(stream));
-        if self.has_complex_options() {
-            self.copy_options(fd, live);
-        }
-        // Its settings are the listener's, unless the policy has rules that may match its addresses.
-        if config::get().is_some_and(|config| !config.launch.policy.rules.is_empty()) {
-            self.apply_settings(live, (local, Some(remote)));
-        }
-        file
-    }
-
     /// The child's file after fork(2). A listener may be activated there. A socket that is active in the parent stays
     /// there, and the child has the companion.
     pub fn for_child(&self, channel: Option<&Arc<Channel>>) -> Option<File> {
@@ -225,12 +192,11 @@ impl File {
         match self.live.get() {
             None if self.is_kernel_owned() && self.backlog() < 0 => return None,
             Some(Live::Stream(_)) if self.is_kernel_owned() => return None,
-            // A child can use a connection only with the parent's help.
+            // A child can use a connection only with the parent's help. Another thread may have accepted this one
+            // after the parent had listed those that the child shares.
             Some(Live::Stream(_)) => {
-                file.inherited = Some(InheritedConnection::new(
-                    channel?,
-                    self.shared_index.load(Ordering::Relaxed),
-                ));
+                let shared = channel.zip(self.shared_index());
+                file.inherited = Some(shared.map(|(on, at)| InheritedConnection::new(on, at))?);
             }
             Some(Live::Listener(_)) => file.is_parents_listener = !self.is_kernel_owned(),
             _ => {
@@ -245,7 +211,7 @@ impl File {
     }
 
     /// The same file, not active.
-    fn inactive_copy(&self) -> File {
+    pub(super) fn inactive_copy(&self) -> File {
         let file = File::new(self.protocol, self.domain);
         file.cmsg_flags.store(self.cmsg_flags.load(Ordering::Relaxed), Ordering::Relaxed);
         file.set_nonblocking(self.is_nonblocking());
@@ -276,7 +242,7 @@ impl File {
         }
     }
 
-    fn has_complex_options(&self) -> bool {
+    pub(super) fn has_complex_options(&self) -> bool {
         self.has_complex_options.load(Ordering::Relaxed)
     }
 
@@ -312,7 +278,7 @@ impl File {
             OURS => true,
             KERNELS => false,
             _ => {
-                handover_child::hand_over_now(self);
+                hand_over_now(self);
                 false
             }
         }
@@ -328,23 +294,12 @@ impl File {
         self.is_parents_listener
     }
 
-    pub fn set_shared_index(&self, shared_index: u32) {
-        self.shared_index.store(shared_index, Ordering::Relaxed);
+    pub fn shared_index(&self) -> Option<u32> {
+        Some(self.shared_index.load(Ordering::Relaxed)).filter(|index| *index != NOT_SHARED)
     }
 
-    /// The lock that is held while its owner changes.
-    pub fn activation(&self) -> &Mutex<()> {
-        &self.activation
-    }
-
-    /// The program closes its descriptor `fd`, and children still have theirs.
-    pub fn keep_companion(&self, fd: c_int) {
-        // SAFETY: a plain system call.
-        let copy = internal_fds::make_internal(unsafe { crate::real::dup(fd) });
-        if copy >= 0 {
-            // SAFETY: just made, and ours.
-            let _ = self.kept_companion.set(unsafe { OwnedFd::from_raw_fd(copy) });
-        }
+    pub fn set_shared_index(&self, index: Option<u32>) {
+        self.shared_index.store(index.unwrap_or(NOT_SHARED), Ordering::Relaxed);
     }
 
     pub fn kept_companion(&self) -> Option<&OwnedFd> {
@@ -355,209 +310,6 @@ impl File {
     #[inline]
     pub fn live(&self) -> Option<&Live> {
         self.live.get()
-    }
-
-    /// The socket, activated if that is possible: it is bound, or listens. `fd` is one of its descriptors. `None`: the
-    /// call is for the companion.
-    pub fn activate(&self, fd: c_int) -> Option<&Live> {
-        if let Some(live) = self.live.get() {
-            if self.early.load(Ordering::Relaxed) {
-                self.early.store(false, Ordering::Relaxed);
-            }
-            return Some(live);
-        }
-        if !self.is_ours() {
-            return None;
-        }
-        let listens = self.backlog() >= 0;
-        if self.protocol == Protocol::Tcp && !listens {
-            unsupported_options::report_if_foreign(self, fd);
-            return None;
-        }
-        let local = sockets::local_of(self, fd).ok();
-        if self.protocol == Protocol::Udp
-            && local.is_some_and(|it| it.port() == 0 || self.is_foreign_group(it.ip()))
-        {
-            return None;
-        }
-        self.make(fd, (local, sockets::remote(fd)), |host| {
-            Ok(match self.protocol {
-                Protocol::Udp => {
-                    let companion = companion::<net::UdpSocket>(fd);
-                    Live::Udp(UdpSocket::adopt(host, &companion)?)
-                }
-                Protocol::Tcp => {
-                    let companion = companion::<net::TcpListener>(fd);
-                    let backlog = self.backlog().cast_unsigned();
-                    let steered_port = lock(&self.steered_port).take();
-                    Live::Listener(TcpListener::with_steered_companion(
-                        host,
-                        &companion,
-                        backlog,
-                        steered_port,
-                    )?)
-                }
-            })
-        })
-    }
-
-    /// For a thread that waits for datagrams on a socket without a port: it waits for the answer to what another thread
-    /// will send. The socket is bound now. Otherwise the send would activate it, and this thread would sleep on in the
-    /// kernel.
-    pub fn bind_to_wait(&self, fd: c_int) {
-        if self.live.get().is_none()
-            && self.protocol == Protocol::Udp
-            && !self.is_kernel_owned()
-            && sockets::local(fd).is_ok_and(|local| local.port() == 0)
-            && self.is_for_stack(None, None)
-        {
-            // Another thread may have bound it before.
-            let _ = bind_free_port(fd, self.domain);
-        }
-    }
-
-    /// Whether it is bound to a group that it has not joined on the chosen interface.
-    fn is_foreign_group(&self, local: IpAddr) -> bool {
-        let group = local.to_canonical();
-        group.is_multicast() && !lock(&self.groups).contains(group)
-    }
-
-    /// Activates it before any thread waits for it, as this process has the queues already.
-    pub fn activate_early(&self, fd: c_int) {
-        if let Some(Live::Listener(_)) = self.activate(fd) {
-            self.early.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether it is deactivated before a fork: a listener that no thread of this process waits for may be the child's.
-    fn is_unused_listener(&self) -> bool {
-        match self.live.get() {
-            Some(Live::Listener(listener)) => {
-                self.early.load(Ordering::Relaxed)
-                    && listener.queued() == 0
-                    && self.memberships.sets().is_empty()
-            }
-            _ => false,
-        }
-    }
-
-    /// A TCP socket for connecting to `remote`, bound to `local` on the companion's port if that is bound. `None`: the
-    /// companion connects.
-    pub fn stream(
-        &self,
-        fd: c_int,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
-    ) -> Option<&TcpStream> {
-        libc_io::check_connecting(fd, self);
-        let live = self.make(fd, (local, Some(remote)), |host| {
-            let Some(local) = local else { return Ok(Live::Stream(TcpStream::new(host))) };
-            let binding = KernelBinding {
-                local,
-                reuse_address: self.is_on(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR),
-                reuse_port: self.is_on(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT),
-                only_v6: self.is_only_v6(fd),
-                was_exclusive: lock(&self.bound_alone).is_some_and(|at| at.elapsed() < JUST_NOW),
-            };
-            let companion = companion::<net::TcpStream>(fd);
-            TcpStream::adopt_bound(host, &companion, binding).map(Live::Stream)
-        });
-        match live? {
-            Live::Stream(stream) => Some(stream),
-            _ => None,
-        }
-    }
-
-    /// Activates it by `make`, once, if there is memory. `ends` are its local and remote address, as far as they are
-    /// known.
-    fn make(
-        &self,
-        fd: c_int,
-        ends: (Option<SocketAddr>, Option<SocketAddr>),
-        make: impl FnOnce(&busypoll_stack::Host) -> io::Result<Live>,
-    ) -> Option<&Live> {
-        let _activation = lock(&self.activation);
-        if let Some(live) = self.live.get() {
-            return Some(live);
-        }
-        if unsupported_options::stays_with_kernel(self) {
-            return None;
-        }
-        if rings::keep_sockets() || is_short() {
-            self.set_kernel_owned();
-            return None;
-        }
-        let host = host::get();
-        if host.is_none() && handler_frames::is_running() {
-            self.set_kernel_owned();
-        }
-        let host = host?;
-        let made = make(&host).inspect(|live| {
-            live.set_nonblocking(self.is_nonblocking());
-            self.apply_settings(live, ends);
-            self.copy_options(fd, live);
-            if self.has_complex_options() {
-                options::copy_owner(fd, live);
-            }
-            if let Live::Udp(udp) = live {
-                udp.set_groups(lock(&self.groups).clone());
-                // After the options, which may concern them.
-                udp.deliver_queued();
-            }
-        });
-        match made {
-            Ok(live) => {
-                let live = self.live.get_or_init(|| live);
-                self.memberships.activated(&live.socket().events());
-                Some(live)
-            }
-            Err(error) => {
-                let (device, word) = (host::device(), self.protocol.word());
-                let why = format_args!("{device}: a {word} socket: {error}");
-                host::report_not_accelerated(&NOT_ACCELERATED, why, "it stays with the kernel");
-                self.set_kernel_owned();
-                None
-            }
-        }
-    }
-
-    /// Copies the options that are not a single number from the companion `fd` to `live`.
-    fn copy_options(&self, fd: c_int, live: &Live) {
-        if !self.has_complex_options() {
-            return;
-        }
-        for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-            options::set_timeout(live, name, options::timeout(fd, name));
-        }
-        options::copy_linger(fd, live);
-        options::copy_congestion(fd, live);
-    }
-
-    /// Sets the options of a socket with these ends, local and remote: the policy's, and then those that the program
-    /// has set, which prevail.
-    pub fn apply_settings(
-        &self,
-        live: &Live,
-        (local, remote): (Option<SocketAddr>, Option<SocketAddr>),
-    ) {
-        if let Some(config) = config::get() {
-            let local = local.filter(|local| local.port() != 0);
-            let policy = &config.launch.policy;
-            let settings = policy.for_socket(&config.program, self.protocol, local, remote);
-            self.memberships.set_settings(settings);
-            for (name, value) in [
-                (known::SO_BUSY_POLL, settings.micros_on(Plane::Stack)),
-                (known::SO_PREFER_BUSY_POLL, settings.prefers_on(Plane::Stack).into()),
-                // 0, the default, cannot be set.
-                (known::SO_BUSY_POLL_BUDGET, settings.busy_poll_budget.into()),
-            ] {
-                let _ = options::set_number(live, libc::SOL_SOCKET, name, value.cast_signed());
-            }
-        }
-        for (level, name, value) in lock(&self.early_options).iter() {
-            // An option that the kernel has accepted and our stack does not know is ignored.
-            let _ = options::set_number(live, *level, *name, *value);
-        }
     }
 
     /// Stores an option for its activation.
@@ -589,23 +341,6 @@ impl File {
         self.options_known.store(true, Ordering::Relaxed);
     }
 
-    /// Whether an option of the companion `fd` is on that is off on a new socket.
-    pub fn is_on(&self, fd: c_int, level: c_int, name: c_int) -> bool {
-        match self.options_known.load(Ordering::Relaxed) {
-            true => self.stored_option(level, name).is_some_and(|value| value != 0),
-            false => options::is_on(fd, level, name),
-        }
-    }
-
-    /// `IPV6_V6ONLY`, whose default an administrator sets.
-    pub fn is_only_v6(&self, fd: c_int) -> bool {
-        self.domain == libc::AF_INET6
-            && match self.stored_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
-                Some(value) => value != 0,
-                None => options::is_on(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-            }
-    }
-
     /// The value an option was last set to.
     pub fn stored_option(&self, level: c_int, name: c_int) -> Option<c_int> {
         let set = lock(&self.early_options);
@@ -620,42 +355,6 @@ impl File {
     pub fn backlog(&self) -> c_int {
         self.backlog.load(Ordering::Relaxed)
     }
-
-    /// Whether the policy puts it on the stack plane, with these addresses.
-    pub fn is_for_stack(&self, local: Option<SocketAddr>, remote: Option<SocketAddr>) -> bool {
-        let Some(config) = config::get() else { return false };
-        let policy = &config.launch.policy;
-        let settings = policy.for_socket(&config.program, self.protocol, local, remote);
-        settings.plane == Plane::Stack
-            && local.is_none_or(|local| route::receives_from_interface(local.ip()))
-    }
-}
-
-/// Resets `file` to what socket(2) made it, for all its descriptors: its companion alone, with its options.
-pub fn deactivate(file: &Ref) -> Ref {
-    let inactive_copy = FILES.hold(file.inactive_copy());
-    FILES.replace(file, &inactive_copy);
-    file.memberships.transfer_to(&inactive_copy.memberships);
-    inactive_copy
-}
-
-/// As [`deactivate`] in the epoll sets; at its descriptors the file stays, and reports what it has to report, until the
-/// caller replaces it by the returned one.
-pub fn leave_sets(file: &Ref) -> Ref {
-    let successor = FILES.hold(file.inactive_copy());
-    file.set_kernel_owned();
-    file.memberships.transfer_to(&successor.memberships);
-    successor
-}
-
-/// Before a fork: deactivates listeners that no thread has waited for yet, so that the process that accepts first,
-/// parent or child, gets the connections.
-pub fn deactivate_unused_listeners() {
-    for (_, file) in FILES.all() {
-        if let Some(file) = file.filter(|file| file.is_unused_listener()) {
-            deactivate(&file).set_backlog(file.backlog());
-        }
-    }
 }
 
 /// Before a fork: the kernel's half of epoll sets is shared with the child.
@@ -663,29 +362,100 @@ pub fn share_epoll_sets() {
     FILES.all().filter_map(|(_, file)| file?.set().cloned()).for_each(|set| set.share());
 }
 
-/// `file`, at `fd`, is the kernel's from now on. A listener stays in the table: its companion may be shared with a
-/// process in which it is active.
-pub fn leave_fd_to_kernel(fd: c_int, file: &Ref) {
+static LOST: Once = Once::new();
+static LEFT: Once = Once::new();
+
+/// `file`, a connection of the parent's, is used: it is handed over to the kernel.
+#[cold]
+pub fn hand_over_now(file: &File) {
+    let Some(inherited) = file.inherited() else { return };
+    let mut all = FILES.all();
+    let is_it =
+        |known: &Option<Ref>| known.as_ref().is_some_and(|known| std::ptr::eq(&**known, file));
+    let fd = all.find_map(|(fd, known)| is_it(&known).then_some(fd));
+    let answer = match fd {
+        // SAFETY: a descriptor of the program's, open by the contract of its call.
+        Some(fd) => inherited.claim(unsafe { BorrowedFd::borrow_raw(fd) }),
+        None => Answer::No,
+    };
     file.set_kernel_owned();
-    if file.backlog() < 0 {
-        FILES.clear_if(fd, file);
+    match answer {
+        Answer::Yes => {}
+        // The parent is gone, and has handed it over to the kernel.
+        Answer::No if fd.is_some_and(|fd| common::remote(fd).is_some()) => {
+            let why = format_args!("{}: a child process uses a connection of its parent's", not_accelerated::device());
+            not_accelerated::report(&LEFT, why, "it is handed over to the kernel; such a program needs --plane kernel");
+        }
+        Answer::No => LOST.report(format_args!(
+            "{}: a connection of the parent process cannot be handed over to the kernel, so the child finds it closed; \
+             such a program needs --plane kernel",
+            not_accelerated::device()
+        )),
+        // The parent has reported it.
+        // SAFETY: ends the process, as `--strict` requires.
+        Answer::Strict => unsafe { libc::_exit(2) },
     }
 }
 
-/// A companion, to query it: it stays open.
-pub fn companion<T: FromRawFd>(fd: c_int) -> ManuallyDrop<T> {
-    // SAFETY: open, by the contract of the program's call; not closed by us.
-    ManuallyDrop::new(unsafe { T::from_raw_fd(fd) })
+/// Enters with a file. `None`: the call is for the real function, as the library itself made it, or the socket has
+/// turned out to be the kernel's.
+///
+/// The parts must be dropped in the order `file`, `inside`, as the pattern `(inside, file)` does.
+#[inline]
+pub fn enter(file: Ref) -> Option<(Inside, Ref)> {
+    if file.is_kernel_owned() {
+        return None;
+    }
+    let inside = Inside::enter()?;
+    if !file.is_ours() {
+        drop(file);
+        return None;
+    }
+    Some((inside, file))
 }
 
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// A call that the library makes on a descriptor of the program, as the hook would serve it: by the socket of ours that
+/// is there now, anew when a signal has interrupted it and it restarts; otherwise by the kernel.
+pub fn dispatch<T: Failed + PartialEq>(
+    fd: libc::c_int,
+    ours: impl Fn(Ref) -> T,
+    by_kernel: impl FnOnce() -> T,
+) -> T {
+    while let Some(file) = FILES.get(fd) {
+        let result = ours(file);
+        if result != T::FAILED || errno::get() != ERESTARTSYS {
+            return result;
+        }
+    }
+    by_kernel()
 }
 
-/// A time span of setsockopt(2); zero means no limit.
-pub fn span(time: libc::timeval) -> Option<Duration> {
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
-    let span = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
-    (!span.is_zero()).then_some(span)
+/// The answer; if there is none, the kernel's. The kernel's call may sleep, so the thread leaves first, and a file that
+/// was closed meanwhile is dropped before.
+#[inline]
+pub fn answer_or<T: Failed + TryFrom<usize>>(
+    inside: Inside,
+    file: Ref,
+    result: Option<io::Result<usize>>,
+    by_kernel: impl FnOnce() -> T,
+) -> T {
+    let answered = result.map(answer);
+    drop(file);
+    drop(inside);
+    answered.unwrap_or_else(by_kernel)
+}
+
+/// A descriptor of `set`, in a child that has inherited it.
+pub fn fd_of_set(set: &Arc<EpollSet>) -> Option<c_int> {
+    let is_it = |file: &Ref| file.set().is_some_and(|known| Arc::ptr_eq(known, set));
+    let mut all = FILES.all();
+    all.find_map(|(fd, file)| file.is_some_and(|file| is_it(&file)).then_some(fd))
+}
+
+/// The address of the companion of `file`, from the kernel only if it is not known.
+pub fn local_of(file: &File, fd: c_int) -> io::Result<SocketAddr> {
+    match file.address.get() {
+        Some(known) => Ok(known),
+        None => common::local(fd),
+    }
 }

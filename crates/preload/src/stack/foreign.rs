@@ -3,7 +3,8 @@
 //! to report their first use: a socket that is only passed on, or closed, changes nothing.
 
 use super::{
-    file::File,
+    common::{self, for_each_fd},
+    file::{FILES, File},
     route,
     unsupported_options::{INHERITED, RECEIVED, UnsupportedOption},
 };
@@ -11,18 +12,11 @@ use crate::{
     config::{self, Config},
     inside::Inside,
     kernel, memory, real,
-    stack::FILES,
 };
 use busypoll_policy::Protocol;
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
-use rustix::{
-    fs::{Mode, OFlags, RawDir, open},
-    net::{AddressFamily, SocketType, ipproto, sockopt},
-};
-use std::{
-    mem::MaybeUninit,
-    os::fd::{AsRawFd, BorrowedFd},
-};
+use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
+use std::os::fd::BorrowedFd;
 
 /// Called when the library is loaded: enters the sockets that were inherited over exec.
 pub fn prepare(config: &Config) {
@@ -31,23 +25,6 @@ pub fn prepare(config: &Config) {
     }
     let Some(_inside) = Inside::enter() else { return };
     for_each_fd(|fd| enter(fd, INHERITED));
-}
-
-/// Calls `what` for each open descriptor.
-pub fn for_each_fd(mut what: impl FnMut(c_int)) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Without /proc there is nothing to list.
-    let Ok(dir) = open("/proc/self/fd", flags, Mode::empty()) else { return };
-    let mut buffer = [MaybeUninit::uninit(); 2048];
-    let mut entries = RawDir::new(&dir, &mut buffer);
-    while let Some(Ok(entry)) = entries.next() {
-        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if let Some(fd) = number
-            && fd != dir.as_raw_fd()
-        {
-            what(fd);
-        }
-    }
 }
 
 /// Enters the file at `fd`, if it is a socket that could be on the stack plane, with the reason why it is not.
@@ -69,8 +46,8 @@ fn enter(fd: c_int, why: UnsupportedOption) {
         _ => return,
     };
     let file = File::new(protocol, domain);
-    let local = super::sockets::local(fd).ok().filter(|local| local.port() != 0);
-    let remote = super::sockets::remote(fd);
+    let local = common::local(fd).ok().filter(|local| local.port() != 0);
+    let remote = common::remote(fd);
     let leads = match (local, remote) {
         (Some(local), Some(remote)) => route::leads_to(remote, local.ip()),
         _ => true,

@@ -2,7 +2,8 @@
 
 use super::{
     address,
-    file::{File, Live, lock},
+    common::lock,
+    file::{File, Live},
     route,
 };
 use busypoll_stack::{Groups, Sources};

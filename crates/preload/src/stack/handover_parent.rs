@@ -1,21 +1,18 @@
-//! Connections that children of this process share: the parent's side ([`handover_child`](super::handover_child) is the
+//! Connections that children of this process share: the parent's side ([`handover_channel`](super::handover_channel) is the
 //! child's side). A connection that a child uses is handed over to the kernel, and so are those that a child may still
 //! use when this process ends. A connection is not closed before the last child has closed it, as with the kernel's
 //! own.
 
 use super::{
-    error,
-    file::{self, File, Live, lock},
-    host, internal_fds, options,
+    activation::deactivate,
+    common::{error, lock},
+    companion_options,
+    file::{FILES, File, Live, Ref},
+    handover_channel::{Answer, Message},
+    host, internal_fds, not_accelerated,
 };
-use crate::{
-    config, handler_frames,
-    inside::ERESTARTSYS,
-    real,
-    report::Once,
-    stack::{FILES, Ref},
-};
-use busypoll_stack::{lease, repair, thread};
+use crate::{config, handler_frames, inside::ERESTARTSYS, real, report::Once};
+use busypoll_stack::thread;
 use libc::c_int;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -30,63 +27,6 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard},
 };
-
-/// A request from a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// Hand it over to the kernel.
-    HandOver(u32),
-    /// The child has closed it without using it.
-    Release(u32),
-}
-
-impl Message {
-    pub fn bytes(self) -> [u8; 5] {
-        let (kind, index) = match self {
-            Message::HandOver(index) => (b'T', index),
-            Message::Release(index) => (b'R', index),
-        };
-        let [a, b, c, d] = index.to_ne_bytes();
-        [kind, a, b, c, d]
-    }
-
-    fn read(bytes: [u8; 5]) -> Option<Message> {
-        let [kind, a, b, c, d] = bytes;
-        let index = u32::from_ne_bytes([a, b, c, d]);
-        match kind {
-            b'T' => Some(Message::HandOver(index)),
-            b'R' => Some(Message::Release(index)),
-            _ => None,
-        }
-    }
-}
-
-/// The parent's reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    Yes,
-    No,
-    /// Refused because of `--strict`: the child ends.
-    Strict,
-}
-
-impl Answer {
-    pub fn from(byte: u8) -> Answer {
-        match byte {
-            b'Y' => Answer::Yes,
-            b'S' => Answer::Strict,
-            _ => Answer::No,
-        }
-    }
-
-    fn byte(self) -> u8 {
-        match self {
-            Answer::Yes => b'Y',
-            Answer::No => b'N',
-            Answer::Strict => b'S',
-        }
-    }
-}
 
 /// The connections that the children of one fork share, and their channel.
 struct ForkGroup {
@@ -128,8 +68,10 @@ impl Forking {
                 && let Some(Live::Stream(stream)) = file.live()
                 && !file.is_kernel_owned()
                 && !stream.is_unconnected()
+                // It may have several descriptors.
+                && file.shared_index().is_none()
             {
-                file.set_shared_index(files.len() as u32);
+                file.set_shared_index(Some(files.len() as u32));
                 files.push(Some(file));
             }
         }
@@ -138,7 +80,7 @@ impl Forking {
         }
         let flags = SocketFlags::CLOEXEC;
         let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let Ok((channel, child_end)) = made else { return };
+        let Ok((channel, child_end)) = made else { return end_of_fork(&files) };
         // SAFETY: the same descriptor, under its new number.
         let channel =
             unsafe { OwnedFd::from_raw_fd(internal_fds::make_internal(channel.into_raw_fd())) };
@@ -153,6 +95,7 @@ impl Forking {
     /// In the parent: closes the child's end.
     pub fn in_parent(&mut self) {
         let Some(child_end) = self.child_end.take() else { return };
+        self.parent.groups.last().into_iter().for_each(|group| end_of_fork(&group.files));
         // SAFETY: ours, and not used elsewhere in this process.
         drop(unsafe { OwnedFd::from_raw_fd(child_end) });
         match &self.parent.wakeup {
@@ -169,6 +112,11 @@ impl Forking {
         std::mem::forget(std::mem::take(&mut self.parent.groups));
         std::mem::forget(self.parent.wakeup.take());
     }
+}
+
+/// The indices are those of one fork.
+fn end_of_fork(files: &[Option<Ref>]) {
+    files.iter().flatten().for_each(|file| file.set_shared_index(None));
 }
 
 /// Starts the thread.
@@ -268,7 +216,7 @@ fn child_uses(file: &Ref, companion: BorrowedFd<'_>) -> Answer {
     REPORTED.report(format_args!(
         "{}: a child process uses a connection of its parent's; {then}. For a program that serves connections in child \
          processes use --plane kernel, or a policy rule with that plane",
-        host::device()
+        not_accelerated::device()
     ));
     match (strict, give_to_kernel(file, companion)) {
         (true, _) => Answer::Strict,
@@ -287,26 +235,25 @@ pub fn hand_over(file: &Ref, fd: c_int) -> io::Result<()> {
 }
 
 fn give_to_kernel(file: &Ref, companion: BorrowedFd<'_>) -> io::Result<()> {
-    let _giving = lock(file.activation());
+    let _giving = lock(&file.activation);
     if file.is_kernel_owned() {
         return Ok(());
     }
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
-    options::copy_to_companion(live, companion.as_raw_fd());
-    stream.hand_over(companion, ERESTARTSYS, repair_by_guard, || file.set_kernel_owned())?;
+    companion_options::copy_to_companion(live, companion.as_raw_fd());
+    stream.hand_over(companion, ERESTARTSYS, host::repair, || file.set_kernel_owned())?;
     // In the epoll sets of this process the companion takes its place.
-    file::deactivate(file).set_kernel_owned();
+    deactivate(file).set_kernel_owned();
     Ok(())
 }
 
-/// `TCP_REPAIR`, done by the guard where this process lacks the capability.
-fn repair_by_guard(socket: c_int, how: c_int) -> io::Result<()> {
-    let guard = config::get().and_then(|config| config.launch.guard.as_deref());
-    match (repair(socket, how), guard) {
-        (Err(refused), Some(guard)) if refused.raw_os_error() == Some(libc::EPERM) => {
-            lease::repair(guard, socket, how)
-        }
-        (done, _) => done,
+/// The program closes its descriptor `fd` of `file`, and children still have theirs.
+pub fn keep_companion(file: &File, fd: c_int) {
+    // SAFETY: a plain system call.
+    let copy = internal_fds::make_internal(unsafe { real::dup(fd) });
+    if copy >= 0 {
+        // SAFETY: just made, and ours.
+        let _ = file.kept_companion.set(unsafe { OwnedFd::from_raw_fd(copy) });
     }
 }
 

@@ -5,17 +5,10 @@
 //! The stack makes them by plain calls of the C library, which come to our hooks: a descriptor that is made inside is
 //! the library's own.
 
-use super::{copy, wait};
-use crate::{
-    inside::{Inside, cancel, is_inside},
-    kernel, real,
-    stack::FILES,
-};
-use libc::{c_int, c_long, c_void};
-use std::{
-    cell::Cell,
-    sync::atomic::{AtomicI32, AtomicU32, Ordering},
-};
+use super::file::FILES;
+use crate::{inside::is_inside, kernel, real};
+use libc::{c_int, c_long};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The lowest number for own descriptors, where possible; 0: not computed yet.
 static FLOOR: AtomicI32 = AtomicI32::new(0);
@@ -67,63 +60,6 @@ pub fn duplicate(fd: c_int) -> c_int {
 
 fn internal_if_inside(fd: c_int) -> c_int {
     if fd >= 0 && is_inside() { make_internal(fd) } else { fd }
-}
-
-local! {
-    static WATCHED: Cell<bool> = Cell::new(false);
-}
-
-/// One more than the key whose destructor runs when a thread ends; 0: there is none.
-static KEY: AtomicU32 = AtomicU32::new(0);
-
-/// The values of this many keys are in the thread's own memory (`PTHREAD_KEY_2NDLEVEL_SIZE`); for more the C library
-/// calls the program's allocator.
-const KEYS_IN_THREAD: u32 = 32;
-
-/// Called when the library is loaded, so that its key is among the first.
-pub fn prepare() {
-    let mut key = 0;
-    // SAFETY: a function that lives as long as the library, which is never unloaded.
-    let made = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) };
-    if made == 0 && key < KEYS_IN_THREAD {
-        KEY.store(key + 1, Ordering::Relaxed);
-    }
-}
-
-/// The calling thread holds something that must be released when it ends.
-#[inline]
-pub fn watch_thread_end() {
-    if !WATCHED.get() {
-        watch();
-    }
-}
-
-#[cold]
-fn watch() {
-    let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) else { return };
-    WATCHED.set(true);
-    // SAFETY: a key of ours, one of the first; any value but null will do.
-    unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
-}
-
-/// Releases what the library holds for a thread. If the thread makes further calls, this runs once more.
-extern "C" fn thread_ends(_: *mut c_void) {
-    WATCHED.set(false);
-    let inside = Inside::enter();
-    cancel::unregister_sleeper();
-    if inside.is_some() {
-        wait::on_thread_exit();
-        copy::on_thread_exit();
-    }
-}
-
-/// The calling thread is about to sleep in the stack for the first time.
-pub fn first_sleep() {
-    watch_thread_end();
-    // A thread is in the list until it ends, so its end must be noticed.
-    if WATCHED.get() {
-        cancel::register_sleeper();
-    }
 }
 
 /// # Safety

@@ -1,6 +1,6 @@
 //! The memory that a C program passes, as slices.
 
-use super::error;
+use super::common::error;
 use libc::{iovec, size_t};
 use std::{
     io::{self, IoSlice, IoSliceMut},

@@ -6,29 +6,24 @@
 //! wide characters, and standard output cannot be replaced by one.
 
 use super::{
-    file::{self, File, Live},
-    handover_parent, host, unsupported_options,
+    activation::{self, deactivate},
+    file::{FILES, Live, Ref},
+    handover_parent, not_accelerated,
+    unsupported_options::{STANDARD, UnsupportedOption, used},
 };
 use crate::{
     errno,
     inside::Inside,
     real,
     report::{Once, OncePer},
-    stack::{FILES, Ref},
 };
 use libc::{FILE, c_char, c_int, c_long, c_void, sockaddr, socklen_t};
 use std::net::SocketAddr;
-use unsupported_options::{LIBC_IO, UnsupportedOption};
-
-const fn used(what: &'static str) -> UnsupportedOption {
-    UnsupportedOption { level: LIBC_IO, name: 0, what }
-}
 
 const FDOPEN: UnsupportedOption = used("by fdopen(3)");
 const DPRINTF: UnsupportedOption = used("by dprintf(3)");
 const AIO: UnsupportedOption = used("by aio(7)");
 const LIBAIO: UnsupportedOption = used("by io_submit(2)");
-const STANDARD: UnsupportedOption = used("as standard input, output or error");
 const EXECUTED: UnsupportedOption = used("by a program that this one executes");
 
 static HANDED_OVER: OncePer<8> = OncePer::new();
@@ -61,9 +56,9 @@ fn leave_to_kernel_inside(file: &Ref, fd: c_int, how: UnsupportedOption) {
             }
             false
         }
-        Some(Live::Udp(_)) => unsupported_options::require(file, fd, how),
+        Some(Live::Udp(_)) => activation::require(file, fd, how),
         Some(Live::Stream(stream)) if stream.is_unconnected() => {
-            file::deactivate(file).require(how);
+            deactivate(file).require(how);
             true
         }
         Some(Live::Stream(stream)) => {
@@ -72,7 +67,7 @@ fn leave_to_kernel_inside(file: &Ref, fd: c_int, how: UnsupportedOption) {
                 None => handover_parent::hand_over(file, fd).is_ok(),
             };
             match handed {
-                true => host::report_not_accelerated(
+                true => not_accelerated::report(
                     HANDED_OVER.of(how.what),
                     format_args!("{}", how.reason_for("connection")),
                     "it is handed over to the kernel",
@@ -82,7 +77,7 @@ fn leave_to_kernel_inside(file: &Ref, fd: c_int, how: UnsupportedOption) {
                 false => LOST.report(format_args!(
                     "{}: a connection that is over, or that the guard cannot hand over to the kernel, is used {}: its \
                      calls fail",
-                    host::device(),
+                    not_accelerated::device(),
                     how.what
                 )),
             }
@@ -97,7 +92,7 @@ fn leave_to_kernel_inside(file: &Ref, fd: c_int, how: UnsupportedOption) {
 
 /// A connection in SYN_SENT has nothing to hand over: the kernel connects instead.
 fn connect_again(file: &Ref, fd: c_int, remote: SocketAddr) -> bool {
-    file::deactivate(file).set_kernel_owned();
+    deactivate(file).set_kernel_owned();
     // SAFETY: plain system calls, here and below.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
     let set = |flags: c_int| {
@@ -125,13 +120,6 @@ pub fn check_standard(fd: c_int, file: &Ref) {
 pub fn check_accepted(fd: c_int, file: &Ref) {
     if is_standard(fd) {
         leave_to_kernel_inside(file, fd, STANDARD);
-    }
-}
-
-/// `file`, at `fd`, is about to connect.
-pub fn check_connecting(fd: c_int, file: &File) {
-    if is_standard(fd) {
-        file.require(STANDARD);
     }
 }
 

@@ -2,41 +2,37 @@
 //! that our stack knows is set there as well.
 
 use super::{
-    answer, checked, cmsg, enter, error,
-    file::{Live, span},
-    groups,
-    unsupported_options::{self, TX_TIMESTAMPS},
+    activation, cmsg,
+    common::{answer, checked, error},
+    companion_options::{
+        copy_congestion, copy_linger, get_number, query, set_number, set_timeout, timeout,
+    },
+    file::{Live, Ref, enter},
+    groups, not_accelerated, route,
+    unsupported_options::{TX_TIMESTAMPS, UnsupportedOption},
 };
-use crate::{inside::Inside, real, stack::Ref};
-use busypoll_stack::{Owner, TcpInfo, TcpStream, options as known};
+use crate::{inside::Inside, real};
+use busypoll_stack::{TcpInfo, TcpStream, options as known};
 use libc::{IPPROTO_TCP, TCP_CONGESTION, c_int, c_void, socklen_t};
-use std::{io, mem::MaybeUninit, ptr, sync::atomic::Ordering, time::Duration};
-
-/// Sets an option whose value is a single number.
-///
-/// # Errors
-/// ENOPROTOOPT for one our stack does not know.
-pub fn set_number(live: &Live, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
-    match live {
-        Live::Udp(udp) => udp.setsockopt(level, name, value),
-        Live::Stream(stream) => stream.setsockopt(level, name, value),
-        Live::Listener(listener) => listener.setsockopt(level, name, value),
-    }
-}
+use std::{io, ptr, sync::atomic::Ordering, time::Duration};
 
 // include/uapi/asm-generic/socket.h: the same layout on 64-bit machines, under a newer number.
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
-const SO_TIMESTAMPING_NEW: c_int = 65;
 /// `SOF_TIMESTAMPING_OPT_ID` and `_OPT_ID_TCP` (linux/net_tstamp.h).
 const OPT_ID_FLAGS: c_int = 1 << 7 | 1 << 16;
 /// include/uapi/linux/in6.h.
 const IPV6_PATHMTU: c_int = 61;
 
-// include/uapi/asm-generic/fcntl.h: a `struct f_owner_ex` is a kind and an id.
-const F_GETOWN_EX: c_int = 16;
-const F_OWNER_TID: c_int = 0;
-const F_OWNER_PGRP: c_int = 2;
+// include/uapi/asm-generic/socket.h, linux/tcp.h, linux/in.h, linux/in6.h.
+const SO_BINDTOIFINDEX: c_int = 62;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+const TCP_MD5SIG_EXT: c_int = 32;
+const TCP_AO_ADD_KEY: c_int = 38;
+const IP_MINTTL: c_int = 21;
+const IPV6_MINHOPCOUNT: c_int = 73;
+const UDP_CORK: c_int = 1;
+const UDP_ENCAP: c_int = 100;
 
 /// The older number of an option that has two.
 fn older(level: c_int, name: c_int) -> c_int {
@@ -56,123 +52,11 @@ fn buffer(level: c_int, name: c_int) -> Option<c_int> {
     }
 }
 
-/// The companion's value of an option of type `T`.
-///
-/// # Safety
-/// Any bytes are a valid `T`.
-unsafe fn query<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
-    let mut value = MaybeUninit::<T>::zeroed();
-    let mut len = size_of::<T>() as socklen_t;
-    // SAFETY: valid pointers for the answer.
-    let result =
-        unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
-    // SAFETY: zeroed, and any bytes are valid.
-    (result == 0).then(|| unsafe { value.assume_init() })
-}
-
 /// The buffer size that the kernel has set at `fd`, within its limits and doubled. The program reads this value, and
 /// our stack uses it.
 fn size_of_buffer(fd: c_int, name: c_int) -> Option<c_int> {
     // SAFETY: a number.
     unsafe { query::<c_int>(fd, libc::SOL_SOCKET, name) }
-}
-
-fn get_number(live: &Live, level: c_int, name: c_int) -> io::Result<c_int> {
-    match live {
-        Live::Udp(udp) => udp.getsockopt(level, name),
-        Live::Stream(stream) => stream.getsockopt(level, name),
-        Live::Listener(listener) => listener.getsockopt(level, name),
-    }
-}
-
-/// `SO_RCVTIMEO` or `SO_SNDTIMEO` of a companion.
-pub fn timeout(fd: c_int, name: c_int) -> Option<Duration> {
-    // SAFETY: two numbers.
-    unsafe { query::<libc::timeval>(fd, libc::SOL_SOCKET, name) }.and_then(span)
-}
-
-/// Gives `live` the companion's timeout.
-pub fn set_timeout(live: &Live, name: c_int, timeout: Option<Duration>) {
-    let receiving = name == libc::SO_RCVTIMEO;
-    // They fail only for a zero timeout, and that is not passed here.
-    let _ = match live {
-        Live::Udp(udp) if receiving => udp.set_read_timeout(timeout),
-        Live::Udp(udp) => udp.set_write_timeout(timeout),
-        Live::Stream(stream) if receiving => stream.set_read_timeout(timeout),
-        Live::Stream(stream) => stream.set_write_timeout(timeout),
-        Live::Listener(listener) if receiving => listener.set_accept_timeout(timeout),
-        Live::Listener(_) => Ok(()),
-    };
-}
-
-/// Copies `SO_LINGER` from the companion.
-pub fn copy_linger(fd: c_int, live: &Live) {
-    let Live::Stream(stream) = live else { return };
-    // SAFETY: two numbers.
-    if let Some(linger) = unsafe { query::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER) } {
-        let seconds = Duration::from_secs(linger.l_linger.unsigned_abs().into());
-        // It cannot fail.
-        let _ = stream.set_linger((linger.l_onoff != 0).then_some(seconds));
-    }
-}
-
-/// Copies `TCP_CONGESTION` from the companion. An algorithm that our stack does not have is ignored.
-pub fn copy_congestion(fd: c_int, live: &Live) {
-    let Live::Stream(stream) = live else { return };
-    // SAFETY: bytes.
-    if let Some(text) = unsafe { query::<[u8; 16]>(fd, IPPROTO_TCP, TCP_CONGESTION) } {
-        let name = text.split(|byte| *byte == 0).next().unwrap_or_default();
-        let _ = std::str::from_utf8(name).map(|name| stream.set_congestion(name));
-    }
-}
-
-/// Copies the receiver of SIGURG from the companion.
-pub fn copy_owner(fd: c_int, live: &Live) {
-    let Live::Stream(stream) = live else { return };
-    let mut owner = [0, 0];
-    // SAFETY: a valid pointer for the answer.
-    let result = unsafe { real::fcntl(fd, F_GETOWN_EX, (&raw mut owner).expose_provenance()) };
-    let owner = match owner {
-        _ if result != 0 => None,
-        [_, 0] => None,
-        [F_OWNER_TID, thread] => Some(Owner::Thread(thread)),
-        [F_OWNER_PGRP, group] => Some(Owner::Group(group)),
-        [_, process] => Some(Owner::Process(process)),
-    };
-    stream.set_owner(owner);
-}
-
-/// `SO_REUSEADDR`, `SO_REUSEPORT` or another option of a companion that is on or off.
-pub fn is_on(fd: c_int, level: c_int, name: c_int) -> bool {
-    // SAFETY: a number.
-    unsafe { query::<c_int>(fd, level, name) }.is_some_and(|on| on != 0)
-}
-
-/// Sets such an option of a companion. It cannot fail for an option that can be queried.
-pub fn set_on(fd: c_int, level: c_int, name: c_int, on: bool) {
-    let on = c_int::from(on);
-    // SAFETY: a number, and its length.
-    unsafe {
-        real::setsockopt(fd, level, name, (&raw const on).cast(), size_of_val(&on) as socklen_t)
-    };
-}
-
-/// Sets the companion's options to those of its connection: one that was accepted has its listener's.
-pub fn copy_to_companion(live: &Live, fd: c_int) {
-    for (level, name) in [
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-        (IPPROTO_TCP, libc::TCP_NODELAY),
-        (IPPROTO_TCP, libc::TCP_KEEPIDLE),
-        (IPPROTO_TCP, libc::TCP_KEEPINTVL),
-        (IPPROTO_TCP, libc::TCP_KEEPCNT),
-        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    ] {
-        if let Ok(value) = get_number(live, level, name) {
-            let len = size_of_val(&value) as socklen_t;
-            // SAFETY: a number, and its size. If the kernel refuses, the option is unchanged.
-            unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };
-        }
-    }
 }
 
 /// # Safety
@@ -260,9 +144,9 @@ fn apply(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::
     if groups::apply(file, level, name, value) {
         return Ok(());
     }
-    if let Some((option, asked)) = unsupported_options::classify(level, name, value) {
+    if let Some((option, asked)) = classify(level, name, value) {
         if asked {
-            return match unsupported_options::require(file, fd, option) || name == libc::SO_MARK {
+            return match activation::require(file, fd, option) || name == libc::SO_MARK {
                 true => Ok(()),
                 false => Err(error(libc::ENOPROTOOPT)),
             };
@@ -544,4 +428,43 @@ fn laid_out(info: &TcpInfo, headers: u32) -> Info {
         reord_seen: info.reord_seen,
         ..Info::default()
     }
+}
+
+/// The unsupported option that (`level`, `name`) is, and whether `value` sets or clears it.
+fn classify(level: c_int, name: c_int, value: &[u8]) -> Option<(UnsupportedOption, bool)> {
+    let number = value.first_chunk().map_or(0, |bytes| c_int::from_ne_bytes(*bytes));
+    let (what, asked) = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) => {
+            let device = value.split(|byte| *byte == 0).next().unwrap_or_default();
+            (
+                "SO_BINDTODEVICE",
+                !device.is_empty() && device != not_accelerated::device().as_bytes(),
+            )
+        }
+        (libc::SOL_SOCKET, SO_BINDTOIFINDEX) => {
+            ("SO_BINDTOIFINDEX", number != 0 && number.cast_unsigned() != route::index())
+        }
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) => ("SO_ATTACH_FILTER", true),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_BPF) => ("SO_ATTACH_BPF", true),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF) => ("SO_ATTACH_REUSEPORT_CBPF", true),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF) => ("SO_ATTACH_REUSEPORT_EBPF", true),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW) => {
+            ("SO_TIMESTAMPING of what it sends", number & TX_TIMESTAMPS != 0)
+        }
+        (libc::SOL_SOCKET, libc::SO_TXTIME) => ("SO_TXTIME", true),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => ("SO_PEEK_OFF", number >= 0),
+        (libc::SOL_SOCKET, libc::SO_MARK) => ("SO_MARK", number != 0),
+        (libc::IPPROTO_TCP, libc::TCP_MD5SIG | TCP_MD5SIG_EXT) => ("TCP_MD5SIG", true),
+        (libc::IPPROTO_TCP, TCP_AO_ADD_KEY) => ("TCP_AO_ADD_KEY", true),
+        // Errors are queued at the companion, where a thread that waits for our socket would not see them.
+        (libc::IPPROTO_IP, libc::IP_RECVERR) => ("IP_RECVERR", number != 0),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => ("IPV6_RECVERR", number != 0),
+        (libc::IPPROTO_IP, IP_MINTTL) => ("IP_MINTTL", number != 0),
+        (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT) => ("IPV6_MINHOPCOUNT", number != 0),
+        (libc::IPPROTO_UDP, UDP_CORK) => ("UDP_CORK", number != 0),
+        (libc::IPPROTO_UDP, UDP_ENCAP) => ("UDP_ENCAP", number != 0),
+        (libc::IPPROTO_UDP, libc::UDP_SEGMENT) => ("UDP_SEGMENT", number != 0),
+        _ => return None,
+    };
+    Some((UnsupportedOption { level, name, what }, asked))
 }

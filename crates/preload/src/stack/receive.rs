@@ -1,8 +1,9 @@
 //! Receiving, by all the C functions for it.
 
 use super::{
-    address, answer, answer_or, cmsg, code, enter, error,
-    file::{File, Live},
+    address, cmsg,
+    common::{answer, code, error},
+    file::{File, Live, Ref, answer_or, enter},
     iovec,
     receive_one::{Received, put_back, receive},
     wait,
@@ -10,7 +11,6 @@ use super::{
 use crate::{
     inside::{ERESTARTSYS, Inside},
     real,
-    stack::Ref,
 };
 use busypoll_policy::Protocol;
 use libc::{c_int, c_void, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};

@@ -1,7 +1,7 @@
 //! What a receive returns, of a datagram or a stream, and how long it waits.
 
 use super::{
-    code,
+    common::code,
     file::{File, Live},
     sockets::restart_unless_timeout,
 };

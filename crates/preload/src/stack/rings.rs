@@ -5,7 +5,7 @@
 //! Rings are noticed when they are made by liburing's functions or by `syscall`. Those that the program makes by system
 //! calls of its own are noticed if they exist when it first listens or has its first socket activated.
 
-use super::{foreign, host};
+use super::{common::for_each_fd, not_accelerated};
 use crate::{config, errno, inside::Inside, real, report::Once};
 use libc::{c_int, c_long, c_uint, c_void};
 use rustix::fs::readlink;
@@ -34,7 +34,7 @@ pub fn keep_sockets() -> bool {
     }
     let used = USED.load(Ordering::Relaxed);
     if used && config::get().is_some_and(|config| config.launch.strict) {
-        host::report_not_accelerated(&ENDS, format_args!("{WHY}"), "");
+        not_accelerated::report(&ENDS, format_args!("{WHY}"), "");
     }
     used
 }
@@ -51,7 +51,7 @@ fn is_made() {
 /// Whether a descriptor is a ring.
 fn has_ring() -> bool {
     let mut found = false;
-    foreign::for_each_fd(|fd| {
+    for_each_fd(|fd| {
         let link = readlink(format!("/proc/self/fd/{fd}"), Vec::new());
         found |= link.is_ok_and(|link| link.as_bytes() == b"anon_inode:[io_uring]");
     });

@@ -1,7 +1,7 @@
 //! Routing: which addresses are on the chosen interface, and which peers are reached over it. The kernel is asked each
 //! time, as a socket needs this once in its life.
 
-use super::{file::lock, host};
+use super::{common::lock, host, not_accelerated};
 use std::{
     ffi::{CStr, CString},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
@@ -30,7 +30,7 @@ fn addresses() -> Vec<(IpAddr, bool)> {
             (CStr::from_ptr(entry.ifa_name), super::address::read(entry.ifa_addr, len))
         };
         if let Ok(address) = address {
-            found.push((address.ip(), name.to_bytes() == host::device().as_bytes()));
+            found.push((address.ip(), name.to_bytes() == not_accelerated::device().as_bytes()));
         }
     }
     // SAFETY: made by getifaddrs.
@@ -112,7 +112,7 @@ pub fn index() -> u32 {
     if known != 0 {
         return known;
     }
-    let Ok(name) = CString::new(host::device()) else { return 0 };
+    let Ok(name) = CString::new(not_accelerated::device()) else { return 0 };
     // SAFETY: a C string.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     INDEX.store(index, Ordering::Relaxed);

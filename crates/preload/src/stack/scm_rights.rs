@@ -3,9 +3,12 @@
 //! over to the kernel first; if that fails, it is not passed.
 
 use super::{
-    answer, companion_address, enter, error, file::Live, foreign, handover_parent, host, iovec,
+    common::{answer, error},
+    companion_address,
+    file::{FILES, Live, enter},
+    foreign, handover_parent, iovec, not_accelerated,
 };
-use crate::{inside::is_inside, real, report::Once, stack::FILES};
+use crate::{inside::is_inside, real, report::Once};
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
 
 static REPORTED: Once = Once::new();
@@ -40,8 +43,11 @@ fn may_pass(fd: c_int) -> bool {
     }
     let handed = handover_parent::hand_over(&file, fd).is_ok();
     if handed {
-        let why = format_args!("{}: a connection is passed to another process", host::device());
-        host::report_not_accelerated(&HANDED, why, "it is handed over to the kernel");
+        let why = format_args!(
+            "{}: a connection is passed to another process",
+            not_accelerated::device()
+        );
+        not_accelerated::report(&HANDED, why, "it is handed over to the kernel");
     }
     handed
 }

@@ -1,11 +1,13 @@
 //! Sending, by all the C functions for it.
 
 use super::{
-    address, answer, answer_or, bind_free_port, cmsg, code, dispatch, enter, error,
-    file::{File, Live, leave_fd_to_kernel},
+    activation::{self, bind_free_port, leave_fd_to_kernel},
+    address, cmsg,
+    common::{self, answer, code, error},
+    file::{File, Live, Ref, answer_or, dispatch, enter},
     iovec, route, sockets, unsupported_options,
 };
-use crate::{inside::Inside, real, stack::Ref};
+use crate::{inside::Inside, real};
 use busypoll_policy::Protocol;
 use busypoll_stack::{Outgoing, SendFlags, TcpStream, UdpSocket};
 use libc::{c_int, c_void, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
@@ -78,9 +80,9 @@ unsafe fn send_buffers(
     if flags & libc::MSG_MORE != 0
         && file.protocol == Protocol::Udp
         && !file.is_kernel_owned()
-        && unsupported_options::require(file, fd, unsupported_options::MORE)
+        && activation::require(file, fd, unsupported_options::MORE)
     {
-        unsupported_options::release_if_required(file, fd);
+        activation::release_if_required(file, fd);
         return None;
     }
     let live = match file.live() {
@@ -111,10 +113,10 @@ fn first_send(file: &Ref, fd: c_int, to: Option<SocketAddr>) -> Option<&Live> {
         return None;
     }
     if file.protocol == Protocol::Tcp {
-        unsupported_options::report_if_foreign(file, fd);
+        activation::report_if_foreign(file, fd);
         return None;
     }
-    let local = sockets::local(fd).ok()?;
+    let local = common::local(fd).ok()?;
     if local.port() == 0 {
         // Unbound, so not connected either.
         let to = to?;

@@ -1,16 +1,18 @@
 //! Sockets and their addresses: socket, bind, connect, listen, shutdown, getsockname, getpeername.
 
 use super::{
-    address, answer, code, companion_address, enter, error,
-    file::{File, Live, companion, deactivate, is_short, leave_fd_to_kernel, leave_sets, lock},
-    host, internal_fds, options, rings, route, unsupported_options,
+    activation::{deactivate, is_short, leave_fd_to_kernel, leave_sets},
+    address,
+    common::{answer, code, companion, error, local, lock},
+    companion_address, companion_options,
+    file::{FILES, File, Live, Ref, enter, local_of},
+    host, internal_fds, not_accelerated, rings, route, unsupported_options,
 };
 use crate::{
     config, errno,
     inside::{ERESTARTSYS, Inside, Restart, is_inside},
     is_too_early, kernel, real,
     report::Once,
-    stack::{FILES, Ref},
 };
 use busypoll_policy::Protocol;
 use busypoll_stack::{SteeredPort, TcpStream, inet::tcp::ListenOptions};
@@ -150,6 +152,7 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
             true if local.ip().to_canonical().is_multicast() => {}
             true => {
                 *lock(&file.bound_alone) = exclusive.then(Instant::now);
+                host::prepare();
                 activate_if_used(&file, fd);
             }
         }
@@ -198,10 +201,10 @@ unsafe fn bind_exclusively(
             (bound, bound == 0)
         }
         (true, false) => {
-            options::set_on(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, false);
+            companion_options::set_on(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, false);
             let bound = bind();
             let failed = errno::get();
-            options::set_on(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, true);
+            companion_options::set_on(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, true);
             if bound != 0 && failed == libc::EADDRINUSE {
                 return (bind(), false);
             }
@@ -286,13 +289,14 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
         if let Some(Live::Listener(listener)) = file.live() {
             listener.set_backlog(backlog.cast_unsigned());
         }
-        // An io_uring may be all that waits for it.
-        if local(fd).is_ok_and(|local| file.is_for_stack(Some(local), None))
-            && rings::keep_sockets()
-        {
-            file.set_kernel_owned();
-            release_steered_port(&named);
-            return listens;
+        if local(fd).is_ok_and(|local| file.is_for_stack(Some(local), None)) {
+            // An io_uring may be all that waits for it.
+            if rings::keep_sockets() {
+                file.set_kernel_owned();
+                release_steered_port(&named);
+                return listens;
+            }
+            host::prepare();
         }
         activate_if_used(&file, fd);
     }
@@ -456,9 +460,9 @@ fn connect_tcp(
             libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | ERESTARTSYS => {}
             // Connections of ours need more than the kernel's: a descriptor, and room in the ports map.
             libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
-                let device = host::device();
+                let device = not_accelerated::device();
                 let why = format_args!("{device}: a tcp connection: {failed}");
-                host::report_not_accelerated(&NO_ROOM, why, "it stays with the kernel");
+                not_accelerated::report(&NO_ROOM, why, "it stays with the kernel");
                 leave_fd_to_kernel(fd, &file);
                 return None;
             }
@@ -475,7 +479,7 @@ fn connect_tcp(
 
 /// A call on a socket with a timeout is not restarted after a signal (signal(7)).
 pub fn restart_unless_timeout(fd: c_int, which: c_int) -> Restart {
-    match super::options::timeout(fd, which) {
+    match companion_options::timeout(fd, which) {
         Some(_) => Restart::Never,
         None => Restart::BySignal,
     }
@@ -562,23 +566,4 @@ pub unsafe fn getpeername(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut s
         })),
         _ => by_kernel(),
     }
-}
-
-/// The address of a companion; port 0: it is not bound.
-pub fn local(fd: c_int) -> io::Result<SocketAddr> {
-    // The type does not matter for a query of its address.
-    companion::<net::UdpSocket>(fd).local_addr()
-}
-
-/// The address of the companion of `file`, from the kernel only if it is not known.
-pub fn local_of(file: &File, fd: c_int) -> io::Result<SocketAddr> {
-    match file.address.get() {
-        Some(known) => Ok(known),
-        None => local(fd),
-    }
-}
-
-/// The companion's peer.
-pub fn remote(fd: c_int) -> Option<SocketAddr> {
-    companion::<net::UdpSocket>(fd).peer_addr().ok()
 }

@@ -1,6 +1,7 @@
 //! stdio streams: fclose(3) closes the descriptor of a stream past our hooks, and that may be a socket of ours.
 
-use crate::{inside::Inside, real, stack::FILES};
+use super::file::FILES;
+use crate::{inside::Inside, real};
 use libc::{FILE, c_char, c_int};
 
 /// Closes the socket of ours that `stream` uses, if any: its number is about to be reused.

@@ -7,7 +7,7 @@ use std::path::Path;
 use busypoll_journal::Journal;
 use busypoll_linux::NapiId;
 use busypoll_linux::process::{Descriptor, Kind, Process};
-use busypoll_linux::sysctl::host_busy_poll;
+use busypoll_linux::sysctl::Sysctl;
 use busypoll_policy::{Names, Policy};
 
 use super::change;
@@ -112,7 +112,7 @@ impl Target {
             program: &program,
             waits: &waits,
             watchers: &watchers,
-            host_busy_poll: host_busy_poll(),
+            host_busy_poll: Sysctl::BusyPoll.of_machine(),
         };
         let (sockets, others) = self.sockets(&descriptors, &context)?;
         let by_inode: HashMap<u64, Socket> =

@@ -3,16 +3,17 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `serve` | requests, the owner of the interface, and what happens when the owner has gone |
+//! | `serve` | requests, the processes that have the interface, and what happens when one has gone |
+//! | `share` | granting the interface, and joining that of another run |
 //! | `interface` | taking the interface, and what prevents it |
 //! | `link_watch` | whether the interface is still there |
 //! | `reset` | resetting the connections of a program that is gone |
 //! | `liveness` | whether any process of the run is left |
 //!
-//! The interface is taken when a process of the run first needs it, so a program that opens no socket changes nothing.
-//! That process gets what it needs to drive the queues ([`busypoll_stack::lease`]), and keeps in shared memory what the
-//! guard needs to reset its connections ([`busypoll_stack::ledger`]). No journal is needed: every change is bound to
-//! descriptors, and ends with the last of them.
+//! The interface is taken when a process of the run first binds a port of it or needs it, so a program that opens no
+//! socket changes nothing. Each process that needs it gets what drives the queues ([`busypoll_stack::lease`]), and keeps
+//! in shared memory what the guard needs to reset its connections ([`busypoll_stack::ledger`]). No journal is needed:
+//! every change is bound to descriptors, and ends with the last of them.
 //!
 //! If a guard is killed, nothing is lost: the process that it has granted the interface to holds the steering program
 //! as well, notices, and goes on. If that process is then killed too, its peers get no reset.
@@ -22,6 +23,7 @@ mod link_watch;
 mod liveness;
 mod reset;
 mod serve;
+mod share;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -46,7 +48,8 @@ pub const NAME: &str = "busypoll/guard/";
 /// # Errors
 /// Those of the system; one line that says why the interface is not available.
 pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
-    let name = format!("{NAME}{:016x}", random()?);
+    let label = format!("{:016x}", random()?);
+    let name = format!("{NAME}{label}");
     let secret = format!("{:016x}", random()?);
     let address = format!("{name}/{secret}");
     let listener = lease::listen(&name)?;
@@ -55,13 +58,13 @@ pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
     if let Some(rules) = firewall::rules().filter(|_| launch.bypass_firewall) {
         rules.report(device);
     }
-    let interface = Interface::new(device, launch.bypass_firewall);
+    let interface = Interface::new(device, label, launch.bypass_firewall);
     let (strict, run) = (launch.strict, address.clone());
     daemonize::spawn(move || {
         daemonize::close_all_but(&[listener.as_fd(), program.as_fd(), answer.as_fd()]);
         daemonize::close_stderr();
         let mut guard = Guard { listener, secret, program, interface, address: run };
-        let refusal = if strict { guard.interface.check().err() } else { None };
+        let refusal = if strict { guard.check().err() } else { None };
         let refused = refusal.map_or_else(String::new, |why| why.to_string());
         // If the launcher is gone, nothing reads the answer.
         let _ = File::from(answer).write_all(refused.as_bytes());

@@ -1,23 +1,25 @@
-//! The guard at work: it answers requests, watches the owner of the interface, and resets the owner's connections when
-//! it has gone.
+//! The guard at work: it answers requests, watches the processes that have the interface, and resets a process's
+//! connections when it has gone.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use busypoll_stack::IcmpSockets;
 use busypoll_stack::lease::{self, Request};
-use busypoll_stack::ledger::{self, Ledger, LedgerEntry};
-use busypoll_stack::nic::xdp::Error;
+use busypoll_stack::ledger::{Ledger, LedgerEntry};
+use busypoll_stack::nic::xdp::{Attachment, names_slot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
 
-use super::interface::{Interface, Refusal};
+use super::interface::Interface;
 use super::{liveness, reset};
 
 /// When the resets are repeated: some peers answer an unexpected segment only twice a second (`tcp_invalid_ratelimit`
 /// of Linux).
 const REPEAT_AFTER: Duration = Duration::from_millis(600);
+
+/// How often the guard checks whether the last frames of an ended process are sent.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often the guard checks whether any process of the run is left, once the program has gone.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -48,13 +50,23 @@ pub(super) struct Guard {
     pub(super) address: String,
 }
 
-/// The process that has the interface.
-struct Owner {
-    pid: i32,
+/// A process that has the interface.
+pub(super) struct Owner {
+    pub(super) pid: i32,
     /// Its pidfd; `None` if it is not visible here.
-    process: Option<OwnedFd>,
-    connection: OwnedFd,
-    ledger: Ledger,
+    pub(super) process: Option<OwnedFd>,
+    pub(super) connection: OwnedFd,
+    pub(super) ledger: Ledger,
+    /// Its slot, if others can have the interface, too.
+    pub(super) slot: Option<u8>,
+}
+
+impl Owner {
+    /// Whether the process has ended, or its exec has closed the connection.
+    fn has_gone(&self) -> bool {
+        let process = self.process.as_ref().map(AsFd::as_fd);
+        process.is_some_and(is_readable) || is_readable(self.connection.as_fd())
+    }
 }
 
 /// A connection that has not sent its request yet.
@@ -68,13 +80,16 @@ struct PendingConnection {
 /// What the guard currently watches.
 #[derive(Default)]
 struct Watched {
-    owner: Option<Owner>,
+    /// The one that came last is last.
+    owners: Vec<Owner>,
     /// The oldest first.
     waiting: Vec<PendingConnection>,
     /// accept failed for lack of descriptors, so polling the listener is of no use.
     accept_failed: bool,
-    /// Connections whose resets are to be repeated.
-    repeat: Option<(Instant, Vec<LedgerEntry>)>,
+    /// Connections whose resets are to be repeated, and when; in order.
+    repeat: Vec<(Instant, Vec<LedgerEntry>)>,
+    /// Some ended process's last frames may not be sent.
+    unsettled: bool,
 }
 
 impl Guard {
@@ -85,13 +100,14 @@ impl Guard {
         loop {
             program_has_gone = self.wait(&watched, program_has_gone.then_some(interval));
             self.check_interface(&watched);
-            self.check_owner(&mut watched);
+            self.check_owners(&mut watched);
+            watched.unsettled = self.interface.held_mut().is_some_and(Attachment::settle);
             self.repeat_resets(&mut watched);
             if let Some(held) = self.interface.held() {
                 held.close_queries();
             }
             self.handle_connections(&mut watched);
-            let idle = watched.owner.is_none() && watched.repeat.is_none();
+            let idle = watched.owners.is_empty() && watched.repeat.is_empty();
             let is_alone = program_has_gone && idle && !liveness::any_process_left(&self.address);
             if is_alone && interval == RECHECK_INTERVAL {
                 return;
@@ -108,20 +124,21 @@ impl Guard {
             fds.extend(self.interface.held().map(AsFd::as_fd));
             fds.extend(self.interface.link_watch().map(AsFd::as_fd));
         }
+        fds.extend(self.interface.prepared_for());
         // Its pidfd stays readable once it has gone.
         fds.extend(interval.is_none().then_some(self.program.as_fd()));
-        if let Some(owner) = &watched.owner {
+        for owner in &watched.owners {
             fds.push(owner.connection.as_fd());
             fds.extend(owner.process.as_ref().map(AsFd::as_fd));
         }
         fds.extend(watched.waiting.iter().map(|pending| pending.connection.as_fd()));
-        let repeat = watched.repeat.as_ref().map(|(at, _)| *at);
-        let due =
-            repeat.into_iter().chain(watched.waiting.iter().map(|pending| pending.until)).min();
+        let repeat = watched.repeat.iter().map(|(at, _)| *at);
+        let due = repeat.chain(watched.waiting.iter().map(|pending| pending.until)).min();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
         let room = watched.accept_failed.then_some(ACCEPT_RETRY);
-        let interval = interval.filter(|_| watched.owner.is_none());
-        let limit = due.into_iter().chain(interval).chain(room).min();
+        let interval = interval.filter(|_| watched.owners.is_empty());
+        let settle = watched.unsettled.then_some(SETTLE_INTERVAL);
+        let limit = due.into_iter().chain(interval).chain(room).chain(settle).min();
         poll_for(&fds, limit);
         is_readable(self.program.as_fd())
     }
@@ -150,7 +167,7 @@ impl Guard {
         }
         for pending in std::mem::take(&mut watched.waiting) {
             match lease::receive_request(&pending.connection) {
-                Ok(Some(request)) => self.answer(pending.connection, &request, &mut watched.owner),
+                Ok(Some(request)) => self.answer(pending.connection, request, &mut watched.owners),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && pending.until > now => {
                     watched.waiting.push(pending);
                 }
@@ -169,91 +186,114 @@ impl Guard {
         }
     }
 
-    /// Tells the owner that the interface is gone. The next process that needs one takes the interface that exists
+    /// Tells the processes that the interface is gone. The next process that needs one takes the interface that exists
     /// then.
     fn check_interface(&mut self, watched: &Watched) {
         if !self.interface.is_gone() {
             return;
         }
-        match &watched.owner {
-            // An owner that has gone is handled next.
-            Some(owner) => drop(lease::send_interface_gone(&owner.connection)),
-            None => self.interface.release(),
+        for owner in &watched.owners {
+            // One that has gone is handled next.
+            let _ = lease::send_interface_gone(&owner.connection);
+        }
+        if watched.owners.is_empty() {
+            self.interface.release();
         }
     }
 
-    /// Takes the interface back from an owner that has gone.
-    fn check_owner(&mut self, watched: &mut Watched) {
-        let Some(owner) = &watched.owner else { return };
-        // The process has ended, or its exec has closed the connection.
-        let process = owner.process.as_ref().is_some_and(|process| is_readable(process.as_fd()));
-        if !process && !is_readable(owner.connection.as_fd()) {
-            return;
+    /// Takes the interface back from processes that have gone.
+    fn check_owners(&mut self, watched: &mut Watched) {
+        if self.interface.prepared_for().is_some_and(is_readable) {
+            self.interface.release();
         }
-        // The interface first: the kernel must get the peers' answers.
-        self.interface.release();
-        let mut lines = owner.ledger.list();
-        lines.retain(LedgerEntry::is_live);
-        reset::all(&lines, self.interface.index());
-        watched.owner = None;
-        watched.repeat =
-            Some((Instant::now() + REPEAT_AFTER, lines)).filter(|(_, lines)| !lines.is_empty());
+        let last = watched.owners.last().map(|owner| owner.pid);
+        let owners = std::mem::take(&mut watched.owners);
+        let (gone, left): (Vec<_>, _) = owners.into_iter().partition(Owner::has_gone);
+        watched.owners = left;
+        for owner in gone {
+            // The interface first: the kernel must get the peers' answers.
+            match watched.owners.is_empty() {
+                true => self.interface.release(),
+                false => {
+                    if let Some((held, slot)) = self.interface.held_mut().zip(owner.slot) {
+                        held.end(slot);
+                    }
+                }
+            }
+            let mut lines = owner.ledger.list();
+            lines.retain(LedgerEntry::is_live);
+            reset::all(&lines, self.interface.index());
+            if !lines.is_empty() {
+                watched.repeat.push((Instant::now() + REPEAT_AFTER, lines));
+            }
+            if let Some(held) = self.interface.held().filter(|_| last == Some(owner.pid)) {
+                held.name_this_process();
+            }
+        }
     }
 
     fn repeat_resets(&self, watched: &mut Watched) {
-        if let Some((_, lines)) = watched.repeat.take_if(|(at, _)| *at <= Instant::now()) {
+        let now = Instant::now();
+        for (_, lines) in watched.repeat.extract_if(.., |(at, _)| *at <= now) {
             reset::all(&lines, self.interface.index());
         }
     }
 
-    /// Answers a request. A process that is granted the interface becomes its owner. Errors of sending are ignored.
-    fn answer(&mut self, connection: OwnedFd, request: &Request, owner: &mut Option<Owner>) {
+    /// Answers a request. A process that is granted the interface becomes one of its owners. Errors of sending are
+    /// ignored.
+    fn answer(&mut self, connection: OwnedFd, request: Request, owners: &mut Vec<Owner>) {
         let Ok((pid, user)) = lease::peer(connection.as_fd()) else { return };
         match request {
             Request::List => {
-                if let Some(owner) = owner.as_ref().filter(|_| is_trusted(user)) {
-                    let _ = lease::answer_listed(&connection, owner.pid, &owner.ledger);
+                if is_trusted(user) {
+                    let listed: Vec<_> = owners
+                        .iter()
+                        .map(|owner| (owner.process.as_ref().map(AsFd::as_fd), &owner.ledger))
+                        .collect();
+                    let _ = lease::answer_listed(&connection, &listed);
                 }
             }
-            Request::Claim(secret) | Request::Repair(secret, ..) if *secret != self.secret => {}
+            Request::Prepare(secret)
+            | Request::Claim(secret)
+            | Request::Repair(secret, ..)
+            | Request::Priority(secret, ..)
+                if secret != self.secret => {}
+            Request::Prepare(_) => {
+                if let Some(process) = pidfd_of(pid).filter(|_| owners.is_empty()) {
+                    self.interface.prepare_for(process);
+                }
+            }
             Request::Repair(_, how, socket) => {
                 // No answer means that it failed.
-                if busypoll_stack::repair(socket.as_raw_fd(), *how).is_ok() {
-                    let _ = lease::answer_repaired(&connection);
+                if busypoll_stack::repair(socket.as_raw_fd(), how).is_ok() {
+                    let _ = lease::answer_set(&connection);
+                }
+            }
+            Request::Priority(_, priority, socket) => {
+                if names_slot(priority)
+                    && busypoll_stack::set_priority(socket.as_raw_fd(), priority).is_ok()
+                {
+                    let _ = lease::answer_set(&connection);
                 }
             }
             Request::Claim(_) => {
-                let _ = match owner {
-                    Some(owner) => lease::answer_owned(&connection, owner.pid),
-                    None => match self.grant(&connection) {
-                        Ok(ledger) => {
-                            let process = Pid::from_raw(pid)
-                                .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-                            *owner = Some(Owner { pid, process, connection, ledger });
-                            Ok(())
-                        }
-                        Err(Refusal::System(Error::Owned { pid, .. })) => {
-                            lease::answer_owned(&connection, pid)
-                        }
-                        Err(refusal) => lease::answer_refused(&connection, &refusal.to_string()),
-                    },
-                };
+                owners.extend(self.claim(connection, pid, pidfd_of(pid), owners));
+            }
+            // Frames are shared with processes of the same user only.
+            Request::Join(..) if user != getuid().as_raw() => {
+                let why = "another user's run has the interface";
+                let _ = lease::answer_refused(&connection, why);
+            }
+            Request::Join(pid, process) => {
+                owners.extend(self.grant(connection, pid, Some(process), owners));
             }
         }
     }
+}
 
-    fn grant(&mut self, connection: &OwnedFd) -> Result<Ledger, Refusal> {
-        let grant = self.interface.take()?.grant().map_err(Refusal::System)?;
-        let granted = (|| {
-            let ledger = Ledger::create(ledger::LINES)?;
-            lease::answer_granted(connection, grant, &ledger, &IcmpSockets::open()?)?;
-            io::Result::Ok(ledger)
-        })();
-        granted.map_err(|error| {
-            self.interface.release();
-            Refusal::Other(error.to_string())
-        })
-    }
+/// `None` if the process is not visible here, or has ended.
+fn pidfd_of(pid: i32) -> Option<OwnedFd> {
+    Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
 }
 
 /// Whether this user may see everything, and must not be crowded out by others.

@@ -25,7 +25,8 @@ pub struct RunArgs {
     /// How long a wait polls before it sleeps [default: 50us, or the value of the policy or profile]
     #[arg(long, value_name = "TIME", value_parser = units::micros)]
     busy_poll: Option<u32>,
-    /// Which programs and sockets busy poll, and how; `busypoll policy check FILE` explains the file
+    /// Which programs and sockets busy poll, and how; `busypoll policy check FILE` explains the file [default:
+    /// $BUSYPOLL_POLICY]
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// What may be traded for speed. `latency`: a wait polls for 1 ms (CPU time), and interrupts stay off between waits
@@ -58,8 +59,8 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     if args.child {
         return execute_child(&args.command, args.argv0.as_deref());
     }
-    let policy = match &args.policy {
-        Some(file) => Policy::read_over(file, args.profile.defaults())?,
+    let policy = match args.policy.clone().or_else(policy_of_environment) {
+        Some(file) => Policy::read_over(&file, args.profile.defaults())?,
         None => Policy { defaults: args.profile.defaults(), ..Policy::default() },
     };
     let mut launch = Launch {
@@ -83,6 +84,11 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
         say(format_args!("--profile {}: {trade}", args.profile.word()));
     }
     execute(launch, &args.command, args.argv0.as_deref())
+}
+
+/// For programs that are started by a script or a unit that cannot be changed.
+fn policy_of_environment() -> Option<PathBuf> {
+    std::env::var_os("BUSYPOLL_POLICY").filter(|file| !file.is_empty()).map(PathBuf::from)
 }
 
 fn plane(text: &str) -> Result<Plane, String> {

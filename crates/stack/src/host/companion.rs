@@ -1,14 +1,16 @@
 //! The kernel's part of a host that shares an interface with it. Each UDP socket of ours has a kernel socket
-//! beside it, its *companion*: it reserves the port, receives packets that do not come over our queues (fragments,
-//! loopback, other interfaces), and sends packets that our queues cannot carry (datagrams above the MTU, routes over
-//! other interfaces). One thread waits for all companions, for changes of the kernel's tables and for its ICMP errors.
+//! beside it, its *companion*: it reserves the port, receives packets that do not come over our queues (fragments
+//! out of order, loopback, other interfaces), and sends packets that our queues cannot carry (broadcast, routes over other
+//! interfaces). One thread waits for all companions, for changes of the kernel's tables and for its ICMP errors.
 
 use super::{
     companion_listener::CompanionEndpoint,
     groups::RECHECK,
     kernel_connections::KernelConnections,
     kernel_udp::{bind, disconnect, enable_pktinfo, receive},
+    later::Later,
     port_reservation::{PortReservation, ReservationOptions, ReservedPorts, TCP},
+    reuse::{self, Priority},
     take_over::TakeOvers,
 };
 use crate::{
@@ -71,9 +73,10 @@ pub(super) struct State {
     /// Reads the kernel's connections.
     kernel_connections: Mutex<KernelConnections>,
     pub(super) take_overs: TakeOvers,
+    pub(super) later: Later,
     pub(super) reserved: ReservedPorts,
     /// How many connections were handed over to the kernel.
-    handed_over: AtomicU32,
+    pub(super) handed_over: AtomicU32,
     pub(super) next: AtomicU64,
 }
 
@@ -94,6 +97,8 @@ pub(super) struct Steered {
     only_v6: bool,
     port: u16,
     local: IpAddr,
+    /// Of a UDP socket whose port others may have, too: its priority. See [`reuse`](super::reuse).
+    reuse: Option<u32>,
     /// Only TCP connections from these addresses are steered; `None`: the whole port is.
     from: Option<Vec<SocketAddr>>,
     /// Multicast groups that are steered, too.
@@ -105,7 +110,8 @@ pub(super) struct Steered {
 impl Steered {
     pub(super) fn new(protocol: u8, local: SocketAddr, only_v6: bool) -> Steered {
         let (port, local) = (local.port(), local.ip().to_canonical());
-        Steered { protocol, only_v6, port, local, from: None, groups: Vec::new(), at: Vec::new() }
+        let (groups, at) = (Vec::new(), Vec::new());
+        Steered { protocol, only_v6, port, local, reuse: None, from: None, groups, at }
     }
 
     /// For TCP connections from `remotes` only.
@@ -137,6 +143,7 @@ pub(crate) struct Companion {
     pub(super) id: u64,
     pub(super) socket: Arc<KernelSocket>,
     only_v6: bool,
+    pub(super) priority: Priority,
     pub(super) state: Arc<State>,
 }
 
@@ -178,6 +185,7 @@ impl CompanionService {
         let (companions, listeners) = (Mutex::default(), Mutex::default());
         let next = AtomicU64::new(FIRST_COMPANION);
         let (ports, kernel_connections, reserved, take_overs) = Default::default();
+        let later = Later::default();
         let state = Arc::new(State {
             inet,
             shared,
@@ -194,6 +202,7 @@ impl CompanionService {
             ports,
             kernel_connections,
             take_overs,
+            later,
             reserved,
             next,
         });
@@ -203,8 +212,8 @@ impl CompanionService {
     }
 
     /// Makes the bound kernel socket `kernel` the companion of a socket of ours. Datagrams it has already received are
-    /// delivered. It may be the application's, so its flags stay as they are. None if it is bound to no address of a
-    /// shared interface.
+    /// delivered once it [receives](Companion::receive). It may be the application's, so its flags stay as they are. None
+    /// if it is bound to no address of a shared interface.
     pub(crate) fn adopt(
         &self,
         kernel: KernelSocket,
@@ -230,9 +239,8 @@ impl CompanionService {
         let entry =
             Entry { socket: socket.clone(), endpoint, port, groups: Vec::new(), steered: None };
         lock(&state.companions).insert(id, entry);
-        let companion = Companion { id, socket, only_v6, state: state.clone() };
-        listen(&state.epoll, companion.socket.as_fd(), id)?;
-        Ok(companion)
+        let priority = Priority::default();
+        Ok(Companion { id, socket, only_v6, priority, state: state.clone() })
     }
 
     /// A kernel socket bound to `local` as companion of a socket of ours, and the address it got. The kernel checks the
@@ -248,7 +256,9 @@ impl CompanionService {
         }
         let socket = Arc::new(bind(local, options)?);
         let local = socket.local_addr()?;
-        Ok(Some((local, self.enter(socket, options.only_v6, endpoint)?)))
+        let companion = self.enter(socket, options.only_v6, endpoint)?;
+        companion.receive()?;
+        Ok(Some((local, companion)))
     }
 
     pub(super) fn state(&self) -> &Arc<State> {
@@ -305,12 +315,21 @@ impl Drop for CompanionService {
 }
 
 impl Companion {
+    /// From now on datagrams that the kernel socket has are delivered.
+    pub(crate) fn receive(&self) -> io::Result<()> {
+        listen(&self.state.epoll, self.socket.as_fd(), self.id)
+    }
+
     /// From now on packets for `local` come over our queues.
     pub(crate) fn steer(&self, local: SocketAddr) -> io::Result<()> {
         let mut companions = lock(&self.state.companions);
         let Some(entry) = companions.get_mut(&self.id) else { return Ok(()) };
-        let steered = entry.steered.insert(Steered::new(UDP, local, self.only_v6));
-        self.state.steer(steered)?;
+        let reuse = reuse::priority_if_reused(&self.socket);
+        let steered = Steered { reuse, ..Steered::new(UDP, local, self.only_v6) };
+        self.state.steer(entry.steered.insert(steered))?;
+        if reuse.is_some() {
+            self.name_process();
+        }
         // Until now this socket may have kept a group at its port from being steered.
         let port = entry.port;
         let shares = self.state.has_groups.load(Ordering::Acquire)
@@ -352,6 +371,8 @@ impl Companion {
             // The same numbers as IPv4's.
             set(libc::IPV6_MTU_DISCOVER, discover)?;
         }
+        // IP_TOS has changed it.
+        self.name_process_again();
         Ok(())
     }
 
@@ -374,8 +395,8 @@ impl Companion {
 impl Drop for Companion {
     fn drop(&mut self) {
         let entry = lock(&self.state.companions).remove(&self.id);
-        // Other descriptors may keep the socket open, and epoll would report it for ever. It is registered, so this
-        // cannot fail.
+        // Other descriptors may keep the socket open, and epoll would report it for ever. If it does not receive, this
+        // fails.
         let _ = sys::epoll_control(
             self.state.epoll.as_raw_fd(),
             libc::EPOLL_CTL_DEL,
@@ -386,6 +407,7 @@ impl Drop for Companion {
         if let Some(steered) = entry.and_then(|entry| entry.steered) {
             self.state.unsteer(steered);
         }
+        self.restore_priority();
     }
 }
 
@@ -435,7 +457,12 @@ impl State {
     fn steer_at(&self, port: &Steered, (at, ip): (usize, IpAddr)) -> io::Result<()> {
         let Some(steering) = &self.shared[at].steering else { return Ok(()) };
         let local = SocketAddr::new(ip, port.port);
-        let Some(from) = &port.from else { return steering.add(port.protocol, local) };
+        let Some(from) = &port.from else {
+            return match port.reuse {
+                Some(priority) if !ip.is_multicast() => steering.join(local, priority),
+                _ => steering.add(port.protocol, local),
+            };
+        };
         let of_family = || from.iter().filter(|remote| remote.is_ipv4() == ip.is_ipv4());
         for (done, remote) in of_family().enumerate() {
             if let Err(error) = steering.add_connection(local, *remote) {
@@ -535,9 +562,11 @@ impl State {
         let mut buffer = vec![0; LONGEST];
         let mut looked = time::now();
         while !self.stop.load(Ordering::Acquire) {
-            let limit = self.has_groups.load(Ordering::Acquire).then_some(RECHECK);
+            let recheck = self.has_groups.load(Ordering::Acquire).then_some(RECHECK);
+            let limit = recheck.into_iter().chain(self.later.limit()).min();
             let ready = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, limit);
-            if limit.is_some() && time::now() - looked >= RECHECK {
+            self.later.run();
+            if recheck.is_some() && time::now() - looked >= RECHECK {
                 looked = time::now();
                 self.update_group_steering();
             }

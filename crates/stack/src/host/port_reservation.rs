@@ -10,6 +10,7 @@
 
 use super::companion::{State, Steered};
 use crate::{
+    inet::tcp::PortHolder,
     sync::lock,
     sys::{self, get_option, set_option},
 };
@@ -155,6 +156,12 @@ impl ReservedPorts {
     }
 }
 
+impl PortHolder for PortReservation {
+    fn mark_handed_over(&self) {
+        self.handed_over.store(true, Ordering::Relaxed);
+    }
+}
+
 impl PortReservation {
     /// Reserves `local`; port 0: the kernel chooses. `None` if it is not an address of the kernel.
     ///
@@ -233,7 +240,11 @@ impl PortReservation {
             (Err(_), Some(take_over)) => state.end_take_over(&take_over),
             (_, None) => {}
         }
-        let steered = Some(steered?);
+        let steered = match steered {
+            // Other processes have it, too: the kernel makes the connections.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
+            steered => Some(steered?),
+        };
         let port = Port { steered, ..Port::new(None, local, only_v6) };
         Ok(Some(PortReservation::of(port, state)))
     }
@@ -277,6 +288,22 @@ impl PortReservation {
         }))
     }
 
+    /// The reservation for a connection that the kernel has made at this port: from now on its packets are ours.
+    ///
+    /// # Errors
+    /// A full steering map.
+    pub(crate) fn imported(
+        self: &Arc<PortReservation>,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> io::Result<Arc<PortReservation>> {
+        let steered = Some(self.state.add(Steered::from(local, false, vec![remote]))?);
+        let port = Port { steered, ..Port::new(None, local, false) };
+        let (state, _of) = (self.state.clone(), Some(self.clone()));
+        let handed_over = AtomicBool::new(false);
+        Ok(Arc::new(PortReservation { port: Some(port), handed_over, state, _of }))
+    }
+
     /// The listener has closed, and its connections to `remotes` go on: if the kernel socket is the application's, only
     /// these connections stay steered.
     pub(crate) fn narrow(&self, remotes: Vec<SocketAddr>) {
@@ -309,11 +336,6 @@ impl PortReservation {
                 _ => error,
             }),
         }
-    }
-
-    /// Its connection was handed over to the kernel, and so was the port.
-    pub(crate) fn mark_handed_over(&self) {
-        self.handed_over.store(true, Ordering::Relaxed);
     }
 
     /// The reserved address.

@@ -256,6 +256,8 @@ counts! {
     TCPAbortOnTimeout,
     /// Keep-alive probes sent.
     TCPKeepAlive,
+    /// Connections that came over the queues and stayed the kernel's at accept.
+    TCPLeftToKernel,
 }
 
 /// Why packets were dropped. No two of them count the same packet.

@@ -6,6 +6,7 @@ use super::{
     UdpEndpoint,
     dad::needs_scope,
     hash::{Change, Changed, Layout, Reader, Table},
+    last_packet::{LastDatagram, Received, number},
     random::{Keyed, Random},
 };
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -21,6 +22,12 @@ pub(super) trait Address: Copy + Eq + Into<IpAddr> {
     const UNSPECIFIED: Self;
 
     fn key(local: (Self, u16), remote: (Self, u16)) -> Self::Key;
+
+    /// The same in words, for [`LastDatagram`].
+    fn words(local: (Self, u16), remote: (Self, u16)) -> impl IntoIterator<Item = u64>;
+
+    /// The last datagram of this family.
+    fn last(received: &Received) -> &LastDatagram;
 
     /// The socket address with `port`; a link-local address gets the scope id `scope`.
     fn socket(self, port: u16, scope: u32) -> SocketAddr;
@@ -42,6 +49,17 @@ impl Address for Ipv4Addr {
             addresses: u64::from(local.0.to_bits()) << 32 | u64::from(remote.0.to_bits()),
             ports: u32::from(local.1) << 16 | u32::from(remote.1),
         }
+    }
+
+    #[inline]
+    fn words(local: (Ipv4Addr, u16), remote: (Ipv4Addr, u16)) -> impl IntoIterator<Item = u64> {
+        let Key4 { addresses, ports } = Ipv4Addr::key(local, remote);
+        [addresses, ports.into()]
+    }
+
+    #[inline]
+    fn last(received: &Received) -> &LastDatagram {
+        &received.datagram4
     }
 
     #[inline]
@@ -81,6 +99,19 @@ impl Address for Ipv6Addr {
             remote: remote.0.to_bits(),
             ports: u32::from(local.1) << 16 | u32::from(remote.1),
         }
+    }
+
+    #[inline]
+    fn words(local: (Ipv6Addr, u16), remote: (Ipv6Addr, u16)) -> impl IntoIterator<Item = u64> {
+        let Key6 { local, remote, ports } = Ipv6Addr::key(local, remote);
+        let halves = |address: u128| [(address >> 64) as u64, address as u64];
+        let ([a, b], [c, d]) = (halves(local), halves(remote));
+        [a, b, c, d, ports.into()]
+    }
+
+    #[inline]
+    fn last(received: &Received) -> &LastDatagram {
+        &received.datagram6
     }
 
     #[inline]
@@ -163,8 +194,8 @@ pub(super) struct Demux<A: Address> {
     kinds: [AtomicU64; 3],
     /// The hash that selects a socket of a reuseport group.
     reuseport_hash: Keyed,
-    /// Incremented when a socket moves from one key to another.
-    moves: AtomicU64,
+    /// Incremented after each change of the table.
+    changes: AtomicU64,
 }
 
 impl<A: Address> Demux<A> {
@@ -173,7 +204,7 @@ impl<A: Address> Demux<A> {
         let layout = Layout { shards: 4, readers: 16, batch: 1 };
         let sockets = Table::new(random.hasher(), layout);
         let reuseport_hash = random.hasher();
-        Demux { sockets, kinds: Default::default(), reuseport_hash, moves: AtomicU64::new(0) }
+        Demux { sockets, kinds: Default::default(), reuseport_hash, changes: AtomicU64::new(0) }
     }
 
     #[inline]
@@ -198,28 +229,57 @@ impl<A: Address> Demux<A> {
     }
 
     /// Calls `found` with the socket that receives datagrams from `remote` to `local`: a connected one first, then
-    /// one bound to the address, then a wildcard.
-    #[inline]
+    /// one bound to the address, then one bound to any address.
     pub(super) fn find<R>(
         &self,
         local: (A, u16),
         remote: (A, u16),
         found: impl FnOnce(&dyn UdpEndpoint) -> R,
     ) -> Option<R> {
+        self.look_up(local, remote, |endpoint, _| found(endpoint))
+    }
+
+    /// As [`find`](Demux::find), for a datagram of a queue whose `last` one is known, polled for `expected`.
+    #[inline]
+    pub(super) fn find_expected<R>(
+        &self,
+        local: (A, u16),
+        remote: (A, u16),
+        (last, expected): (&LastDatagram, &Arc<dyn UdpEndpoint>),
+        found: impl FnOnce(&dyn UdpEndpoint) -> R,
+    ) -> Option<R> {
+        if last.was_for(expected, local, remote, self.changes.load(Ordering::Acquire)) {
+            return Some(found(&**expected));
+        }
+        self.look_up(local, remote, |endpoint, changes| {
+            if number(endpoint) == number(&**expected) {
+                last.note(endpoint, local, remote, changes);
+            }
+            found(endpoint)
+        })
+    }
+
+    /// `found` also gets the number of changes before the lookup.
+    fn look_up<R>(
+        &self,
+        local: (A, u16),
+        remote: (A, u16),
+        found: impl FnOnce(&dyn UdpEndpoint, u64) -> R,
+    ) -> Option<R> {
         let reader = self.sockets.read();
         let (unconnected, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
         loop {
-            let moves = self.moves.load(Ordering::Acquire);
+            let changes = self.changes.load(Ordering::Acquire);
             let group = self
                 .probe(CONNECTED, local, remote, &reader)
                 .or_else(|| self.probe(BOUND, local, unconnected, &reader))
                 .or_else(|| self.probe(WILDCARD, any, unconnected, &reader));
             if let Some(group) = group {
                 let hash = || self.reuseport_hash.hash_one(A::key(local, remote));
-                return Some(found(group.select(hash)));
+                return Some(found(group.select(hash), changes));
             }
             // A socket may have moved from a key not probed yet to one already probed: try again.
-            if moves == self.moves.load(Ordering::Acquire) {
+            if changes == self.changes.load(Ordering::Acquire) {
                 return None;
             }
         }
@@ -239,7 +299,6 @@ impl<A: Address> Demux<A> {
         if let Some(to) = to {
             self.insert(to, member.clone());
         }
-        self.moves.fetch_add(1, Ordering::AcqRel);
         if let Some(from) = from {
             self.remove(from, member.id);
         }
@@ -274,6 +333,7 @@ impl<A: Address> Demux<A> {
             };
             Change::Put(Group::new(member, older))
         });
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Removes a socket. A packet in flight may still reach it shortly after. The caller holds the lock of the
@@ -292,5 +352,6 @@ impl<A: Address> Demux<A> {
         if changed == Some(Changed::Removed) {
             self.kinds[pair.kind()].fetch_sub(1, Ordering::Release);
         }
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -116,6 +116,15 @@ impl Inet {
         let last = fragments.len() - 1;
         let to = (mac, ethertype(packet));
         let mut tx = iface.transmit(queue);
+        // A receiver keeps the fragments of a datagram of which the rest never comes, and has room for few such. The
+        // doorbell may make room.
+        if !tx.ring().has_room(fragments.len()) {
+            tx.ring().flush();
+            if !tx.ring().has_room(fragments.len()) {
+                self.counters.add(failed);
+                return Err(SendError::RingFull);
+            }
+        }
         for (n, data) in fragments.enumerate() {
             let frag = Frag { data, offset: n * most, more: n < last };
             let len = whole.headers() + data.len();

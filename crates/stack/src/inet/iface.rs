@@ -7,13 +7,14 @@ use super::{
     cidr::{Cidr, Ipv4Cidr},
     counters::Count,
     dad::{self, IfAddr6},
+    last_packet::Received,
     neighbour::{self, Version},
     neighbour_queue::NeighbourQueues,
 };
 use crate::{
     napi::{Counter, NapiId},
     nic::{self, RingFull, TxQueue},
-    sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, lock},
+    sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock},
     time::Instant,
     wire::{EtherType, MacAddr, ethernet},
 };
@@ -100,6 +101,8 @@ pub struct Interface {
     addresses6: Box<[IfAddr6]>,
     queues: Box<[QueuePair]>,
     pub(super) neighbours: Mutex<Neighbours>,
+    /// 1: its link has ended for good.
+    ended: AtomicU32,
 }
 
 /// The neighbour table of an interface and the packets queued for its neighbours.
@@ -120,16 +123,6 @@ struct QueuePair {
     sent: Sent,
     /// The NAPI context that polls the receive half.
     napi: OnceLock<NapiId>,
-}
-
-/// Written only by the owner of the receive queue.
-#[derive(Default)]
-#[repr(align(128))]
-pub(super) struct Received {
-    pub(super) udp_datagrams: Counter,
-    pub(super) udp_partial: Counter,
-    pub(super) tcp_segments: Counter,
-    pub(super) tcp_partial: Counter,
 }
 
 #[repr(align(128))]
@@ -251,7 +244,22 @@ impl Interface {
             addresses6,
             queues,
             neighbours: Mutex::default(),
+            ended: AtomicU32::new(0),
         }
+    }
+
+    /// Whether its link has ended for good.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst) != 0
+    }
+
+    pub(super) fn end(&self) {
+        self.ended.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether one of its queues is polled by this context.
+    pub(super) fn has_napi(&self, napi: NapiId) -> bool {
+        self.queues.iter().any(|pair| pair.napi.get() == Some(&napi))
     }
 
     /// The interface's number in `sin6_scope_id`: the ifindex if the NIC has one, else its position in the
@@ -396,6 +404,13 @@ impl Interface {
     #[inline]
     pub(super) fn mac(&self) -> MacAddr {
         mac_of(self.mac.load(Ordering::Relaxed))
+    }
+
+    /// Whether the frame that begins with `head` was sent to that address.
+    #[inline(always)]
+    pub(super) fn is_to_us(&self, head: &[u8]) -> bool {
+        let first = head.first_chunk::<8>().map_or(0, |first| u64::from_be_bytes(*first));
+        first >> 16 == self.mac.load(Ordering::Relaxed)
     }
 
     /// Sends one frame: an Ethernet header and `len` bytes of packet that `fill` writes.

@@ -6,6 +6,7 @@ use super::{
     counters::Count,
     demux::{Address, Demux},
     iface::Interface,
+    last_packet::Received,
     output::ethertype,
     reassembly::Frag,
 };
@@ -22,14 +23,21 @@ pub(super) struct Arrival<'a> {
     /// `None`: sent by this host to itself.
     pub(super) iface: Option<&'a Interface>,
     pub(super) queue: u32,
-    /// The frame's source MAC address.
-    pub(super) src_mac: MacAddr,
+    /// The state of that queue; `None`: as above.
+    pub(super) received: Option<&'a Received>,
+    /// The frame, if it is one.
+    pub(super) frame: &'a [u8],
     /// The frame was sent to our MAC address (`PACKET_HOST`), not to a broadcast or multicast one.
     pub(super) to_us: bool,
     pub(super) checksum: Checksum,
 }
 
 impl Arrival<'_> {
+    /// The frame's source MAC address.
+    pub(super) fn src_mac(&self) -> MacAddr {
+        ethernet::Frame::new_checked(self.frame).map_or(MacAddr::BROADCAST, |frame| frame.src())
+    }
+
     /// The scope id of the packet's link-local addresses.
     #[inline]
     pub(super) fn scope(&self) -> u32 {
@@ -150,6 +158,22 @@ impl Inet {
     /// Processes one frame from queue `queue` of `iface`. Only the owner of that queue may call it.
     #[inline]
     pub fn receive(&self, iface: &Interface, queue: u32, frame: nic::Frame<'_>, pass: &mut Pass) {
+        let received = iface.received(queue);
+        if self.tcp_predicted_frame(iface, received, &frame, pass) {
+            return;
+        }
+        self.receive_any(iface, received, queue, frame, pass);
+    }
+
+    /// The general path.
+    fn receive_any(
+        &self,
+        iface: &Interface,
+        received: &Received,
+        queue: u32,
+        frame: nic::Frame<'_>,
+        pass: &mut Pass,
+    ) {
         let Ok(ethernet) = ethernet::Frame::new_checked(frame.bytes) else {
             return self.counters.add(Count::LinkInTruncated);
         };
@@ -158,6 +182,28 @@ impl Inet {
         if !to_us && !to.is_multicast() {
             return self.counters.add(Count::LinkInOtherHost);
         }
+        let arrival = Arrival {
+            iface: Some(iface),
+            queue,
+            received: Some(received),
+            frame: frame.bytes,
+            to_us,
+            checksum: frame.checksum,
+        };
+        if ethernet.ethertype() == EtherType::IPV4 {
+            return self.ipv4_input(&arrival, ethernet.payload(), pass);
+        }
+        self.other_input(&arrival, ethernet, iface, pass);
+    }
+
+    /// A frame that is tagged or not of IPv4.
+    fn other_input(
+        &self,
+        arrival: &Arrival<'_>,
+        ethernet: ethernet::Frame<&[u8]>,
+        iface: &Interface,
+        pass: &mut Pass,
+    ) {
         let inner = match ethernet.untag() {
             Ok(inner) => inner,
             Err(wire::Error::TooManyTags) => {
@@ -169,12 +215,12 @@ impl Inet {
         if inner.offset > ethernet::HEADER_LEN && inner.tags().any(|tag| tag.vid() != 0) {
             return self.counters.add(Count::LinkInVlan);
         }
-        let (src_mac, checksum) = (ethernet.src(), frame.checksum);
-        let arrival = Arrival { iface: Some(iface), queue, src_mac, to_us, checksum };
         match inner.ethertype {
-            EtherType::IPV4 => self.ipv4_input(&arrival, inner.payload, pass),
-            EtherType::IPV6 => self.ipv6_frame_input(&arrival, ethernet, inner.payload, pass),
-            EtherType::ARP => self.arp_input(iface, queue, to_us, inner.payload, pass),
+            EtherType::IPV4 => self.ipv4_input_apart(arrival, inner.payload, pass),
+            EtherType::IPV6 => self.ipv6_frame_input(arrival, ethernet, inner.payload, pass),
+            EtherType::ARP => {
+                self.arp_input(iface, arrival.queue, arrival.to_us, inner.payload, pass);
+            }
             _ => self.counters.add(Count::LinkInUnknownProtos),
         }
     }
@@ -182,16 +228,21 @@ impl Inet {
     /// Processes an IP packet this host has sent to itself.
     pub(super) fn local_input(&self, packet: &[u8], pass: &mut Pass) {
         // The packet never left memory, so its checksum needs no check.
-        let src_mac = MacAddr::BROADCAST;
         let checksum = Checksum::Partial;
-        let arrival = Arrival { iface: None, queue: 0, src_mac, to_us: true, checksum };
+        let (frame, to_us) = (&[][..], true);
+        let arrival = Arrival { iface: None, queue: 0, received: None, frame, to_us, checksum };
         match ethertype(packet) {
             EtherType::IPV6 => self.ipv6_input(&arrival, packet, pass),
-            _ => self.ipv4_input(&arrival, packet, pass),
+            _ => self.ipv4_input_apart(&arrival, packet, pass),
         }
     }
 
-    #[inline]
+    #[inline(never)]
+    fn ipv4_input_apart(&self, arrival: &Arrival<'_>, bytes: &[u8], pass: &mut Pass) {
+        self.ipv4_input(arrival, bytes, pass);
+    }
+
+    #[inline(always)]
     fn ipv4_input(&self, arrival: &Arrival<'_>, bytes: &[u8], pass: &mut Pass) {
         let packet = match Inbound4::new(bytes) {
             Ok(packet) => packet,
@@ -204,7 +255,14 @@ impl Inet {
         if packet.header_len() > ipv4::HEADER_LEN && !self.options_are_allowed(packet.options()) {
             return;
         }
-        let Some(cast) = self.accept(arrival, packet.src(), packet.dst()) else { return };
+        let (src, dst) = (packet.src(), packet.dst());
+        let cast = match arrival.received {
+            Some(received) if arrival.to_us && received.has_accepted(src, dst) => Cast::Unicast,
+            _ => match self.accept(arrival, src, dst) {
+                Some(cast) => cast,
+                None => return,
+            },
+        };
         if packet.is_fragment() {
             return self.fragment_input(arrival, packet, cast, pass);
         }
@@ -238,7 +296,7 @@ impl Inet {
     }
 
     /// Whether the packet's destination is ours and its source valid. If not, counts the cause.
-    #[inline]
+    #[cold]
     fn accept(&self, arrival: &Arrival<'_>, src: Ipv4Addr, dst: Ipv4Addr) -> Option<Cast> {
         let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
         // RFC 1122 section 3.2.1.3: "When a host sends any datagram, the IP source address MUST be one of
@@ -261,6 +319,7 @@ impl Inet {
             // link-layer broadcast [...] but does not specify an IP multicast or broadcast destination
             // address."
             if arrival.to_us {
+                arrival.received.into_iter().for_each(|received| received.accept(src, dst));
                 return Some(Cast::Unicast);
             }
         } else if broadcast_dst {
@@ -269,6 +328,7 @@ impl Inet {
             // The steering program redirects only packets to an address of the kernel's on this host, or to
             // a group that our sockets have joined.
             if arrival.to_us && !dst.is_multicast() && !dst.is_loopback() {
+                arrival.received.into_iter().for_each(|received| received.accept(src, dst));
                 return Some(Cast::Unicast);
             }
             if !arrival.to_us && dst.is_multicast() {

@@ -89,6 +89,7 @@ mod iface;
 mod input;
 mod input6;
 pub mod kernel;
+mod last_packet;
 mod ndp;
 mod neighbour;
 mod neighbour_queue;
@@ -172,6 +173,11 @@ impl Topology {
     fn has_own_address(&self, address: IpAddr) -> bool {
         let mut own = self.interfaces.iter().filter(|iface| iface.kernel().is_none());
         own.any(|iface| iface.has(address))
+    }
+
+    /// Whether `address` is our own, or the kernel's on an interface that it shares.
+    fn has_address(&self, address: IpAddr) -> bool {
+        self.interfaces.iter().any(|iface| iface.has(address))
     }
 }
 
@@ -297,6 +303,16 @@ impl Inet {
         Ok(())
     }
 
+    /// The link of `iface` has ended for good, and with it the host at its other end: the interface has no routes any
+    /// more, and its TCP connections are reset. What they have received can still be read.
+    pub fn end_link(&self, iface: &Arc<Interface>, pass: &mut Pass<'_>) {
+        // First: a connection that is begun with the old route looks at this once it is in the table.
+        iface.end();
+        self.change(|topology| topology.routes.remove(iface));
+        self.tcp_end_link(iface, pass);
+        self.deliver_local(pass);
+    }
+
     /// The interfaces, in the order they were added.
     pub fn interfaces(&self) -> Vec<Arc<Interface>> {
         self.topology().interfaces.clone()
@@ -327,7 +343,9 @@ impl Inet {
     pub fn end_of_pass(&self, pass: &mut Pass) {
         // Local delivery below must not defer: nothing runs after it that would send what it deferred.
         pass.batched = false;
-        self.tcp_end_of_pass(pass);
+        if pass.deferred.is_some() {
+            self.tcp_end_of_pass(pass);
+        }
         self.deliver_local(pass);
     }
 

@@ -9,6 +9,7 @@ use super::{
     input::Arrival,
     neighbour::Version,
     route::{NextHop, RouteResult},
+    tcp::plain::{PLAIN_LEN, Plain},
     template::{Template, TransportBuf},
 };
 use crate::{
@@ -320,7 +321,7 @@ impl Path {
     }
 
     /// Whether nothing has changed since the path was looked up. If false, look it up again.
-    #[inline]
+    #[inline(always)]
     pub fn is_current(&self, inet: &Inet) -> bool {
         self.generation == inet.generation()
             && self.neighbour.as_ref().is_none_or(|(version, seen)| version.get() == *seen)
@@ -408,6 +409,29 @@ impl Path {
         push(tx, self.template.before_transport() + len, self.partial, &mut |frame| {
             self.template.write_segment(frame, ecn, self.partial, &mut *fill);
         })
+    }
+
+    /// Sends a plain segment with `data` between these ports, and rings the doorbell. The path of a connection was made
+    /// before its local port was chosen, and may not have it. The caller has checked [`fast_path`](Path::fast_path).
+    /// False: the ring is full.
+    #[inline(always)]
+    pub(super) fn push_plain(
+        &self,
+        iface: &Interface,
+        ports: [u8; 4],
+        (segment, data): (&Plain, &[u8]),
+        now: Instant,
+    ) -> bool {
+        self.mark_neighbour_used(now);
+        let len = self.template.before_transport() + PLAIN_LEN + data.len();
+        let mut tx = iface.transmit(self.queue);
+        let pushed = push(tx.ring(), len, self.partial, &mut |frame| {
+            self.template.write_plain(frame, ports, (segment, data), self.partial);
+        });
+        if pushed.is_ok() {
+            tx.count_segment();
+        }
+        pushed.is_ok()
     }
 
     /// Builds the IP packet of a datagram of at most [`largest_datagram`](Path::largest_datagram) bytes.

@@ -426,7 +426,7 @@ impl Inet {
             // RFC 1122 section 3.3.2: "an ICMP Time Exceeded message sent to the source host (if fragment
             // zero has been received)".
             if let Ok(packet) = Inbound4::new(&first)
-                && self.topology().has_own_address(packet.dst().into())
+                && self.topology().has_address(packet.dst().into())
                 && self.send_error(
                     (Type::TIME_EXCEEDED, code::REASSEMBLY_EXCEEDED),
                     packet,
@@ -441,7 +441,7 @@ impl Inet {
         for first in expired {
             // RFC 8200 section 4.5 requires the same.
             if let Ok(packet) = Inbound6::new(&first)
-                && self.topology().has_own_address(packet.dst().into())
+                && self.topology().has_address(packet.dst().into())
             {
                 let kind = (icmpv6::Type::TIME_EXCEEDED, icmpv6::code::REASSEMBLY_EXCEEDED, 0);
                 self.send_error6(kind, &packet, 0, pass);

@@ -30,11 +30,11 @@ impl Inet {
         options: PathOptions,
     ) -> Option<ReplyPath<'a>> {
         let iface = arrival.iface.filter(|iface| iface.kernel().is_some())?;
-        if !arrival.src_mac.is_unicast() || remote.port() == 0 {
+        if !arrival.src_mac().is_unicast() || remote.port() == 0 {
             return None;
         }
         let mut template = Template::new(protocol, (local, remote), true, options, 0);
-        template.set_link_header(arrival.src_mac, iface.mac());
+        template.set_link_header(arrival.src_mac(), iface.mac());
         let path_mtu =
             self.pmtu.get(remote.ip()).map_or(usize::MAX, |path_mtu| path_mtu.mtu as usize);
         let mtu = iface.info().mtu.min(path_mtu);

@@ -31,6 +31,11 @@ impl Routes {
         self.0.insert(at, route);
     }
 
+    /// Removes the routes over `iface`.
+    pub(super) fn remove(&mut self, iface: &Arc<Interface>) {
+        self.0.retain(|route| !Arc::ptr_eq(&route.iface, iface));
+    }
+
     pub(super) fn find(&self, destination: IpAddr) -> Option<&Route> {
         self.0.iter().find(|route| route.to.contains(destination))
     }

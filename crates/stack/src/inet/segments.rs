@@ -61,9 +61,8 @@ impl Inet {
                 }
             }
         }
-        match arrival.iface {
-            Some(iface) => {
-                let received = iface.received(arrival.queue);
+        match arrival.received {
+            Some(received) => {
                 received.tcp_segments.add(1);
                 if partial {
                     received.tcp_partial.add(1);

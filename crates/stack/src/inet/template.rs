@@ -1,7 +1,11 @@
 //! The prebuilt headers of a path, which lack only lengths and checksums: Ethernet, IPv4 or IPv6 and, for datagrams,
 //! UDP, in one array. To send a packet, the array is copied and a few words are set.
 
-use super::{Payload, path::PathOptions};
+use super::{
+    Payload,
+    path::PathOptions,
+    tcp::plain::{PLAIN_LEN, Plain},
+};
 use crate::wire::{EtherType, MacAddr, Protocol, checksum::Sum, ethernet, ipv4, ipv6, udp};
 use std::net::{IpAddr, SocketAddr};
 
@@ -190,6 +194,45 @@ impl Template {
         let len = bytes.len() as u16;
         self.write_ip::<IP, IP>(head, len, ecn);
         fill(TransportBuf { bytes, pseudo: self.pseudo.plus_word(len), partial });
+    }
+
+    /// Writes a frame with a plain segment and its data, which fit `frame` exactly.
+    #[inline]
+    pub(super) fn write_plain(
+        &self,
+        frame: &mut [u8],
+        ports: [u8; 4],
+        (segment, data): (&Plain, &[u8]),
+        partial: bool,
+    ) {
+        if self.transport == V6 {
+            self.write_plain_at::<V6>(frame, ports, (segment, data), partial);
+        } else {
+            self.write_plain_at::<V4>(frame, ports, (segment, data), partial);
+        }
+    }
+
+    #[inline]
+    fn write_plain_at<const IP: usize>(
+        &self,
+        frame: &mut [u8],
+        ports: [u8; 4],
+        (segment, data): (&Plain, &[u8]),
+        partial: bool,
+    ) {
+        let Some((head, rest)) = frame.split_first_chunk_mut::<IP>() else { return };
+        let len = rest.len() as u16;
+        self.write_ip::<IP, IP>(head, len, 0);
+        let Some((header, body)) = rest.split_first_chunk_mut::<PLAIN_LEN>() else { return };
+        data.copy_to(body);
+        let pseudo = self.pseudo.plus_word(len);
+        let checksum = if partial {
+            pseudo.fold()
+        } else {
+            segment.write(header, ports, 0);
+            pseudo.plus(Sum::of(header)).plus(Sum::of(data)).checksum()
+        };
+        segment.write(header, ports, checksum);
     }
 
     /// Writes the first `ALL` bytes of the template, with the IP header's fields set for `len` bytes after it.

@@ -47,9 +47,15 @@ pub trait UdpEndpoint: Send + Sync {
     fn error(&self, error: SocketError, remote: SocketAddr, pass: &mut Pass);
 }
 
+impl std::fmt::Debug for dyn UdpEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UdpEndpoint")
+    }
+}
+
 impl Inet {
     /// Processes a UDP datagram in an IP packet that is for us.
-    #[inline]
+    #[inline(always)]
     pub(super) fn udp_input<'a, P: Inbound<'a>>(
         &self,
         arrival: &Arrival<'_>,
@@ -92,11 +98,18 @@ impl Inet {
         if cast == Cast::Multicast {
             return self.udp_multicast_deliver::<P>(arrival, (from, to), &datagram, pass);
         }
+        let expected = pass.expected_flow.and_then(|expected| expected.downcast_ref());
         let deliver = |endpoint: &dyn UdpEndpoint| endpoint.datagram(&datagram, pass);
-        match P::demux(self).find(to, from, deliver) {
-            Some(true) => match arrival.iface {
-                Some(iface) => {
-                    let received = iface.received(arrival.queue);
+        let taken = match (arrival.received, expected) {
+            (Some(received), Some(expected)) => {
+                let last = (P::Address::last(received), expected);
+                P::demux(self).find_expected(to, from, last, deliver)
+            }
+            _ => P::demux(self).find(to, from, deliver),
+        };
+        match taken {
+            Some(true) => match arrival.received {
+                Some(received) => {
                     received.udp_datagrams.add(1);
                     if partial {
                         received.udp_partial.add(1);
@@ -146,8 +159,8 @@ impl Inet {
                 self.udp_rcvbuf_full();
             }
         });
-        match arrival.iface {
-            Some(iface) => iface.received(arrival.queue).udp_datagrams.add(taken),
+        match arrival.received {
+            Some(received) => received.udp_datagrams.add(taken),
             None => self.counters.add_n(Count::UdpInDatagrams, taken),
         }
         if found == 0 {
@@ -195,7 +208,7 @@ impl Inet {
     /// The path should be current. Over an outdated path the datagram still goes to the old next hop.
     ///
     /// # Errors
-    /// `RingFull`, `TooBig`, or `UseKernel` above the MTU of an interface the kernel shares.
+    /// `RingFull`, `TooBig`, or `UseKernel` above the MTU of an interface the kernel shares, if fragments are forbidden.
     #[inline]
     pub fn udp_send<P: Payload + ?Sized>(
         &self,
@@ -280,13 +293,11 @@ impl Inet {
         let len = payload.len();
         if let Some(iface) = &path.iface
             && len.saturating_add(udp::HEADER_LEN) > path.max_transport_len()
+            && !path.options.discover.fragments()
         {
-            if iface.kernel().is_some() {
-                return Err(SendError::UseKernel);
-            }
-            if !path.options.discover.fragments() {
-                return Err(SendError::TooBig);
-            }
+            // The kernel also queues an error message, if the program has asked for these.
+            let shared = iface.kernel().is_some();
+            return Err(if shared { SendError::UseKernel } else { SendError::TooBig });
         }
         if len > path.largest_datagram() {
             return Err(SendError::TooBig);

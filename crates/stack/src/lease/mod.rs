@@ -1,18 +1,23 @@
 //! The messages between a guard and the processes it guards. A guard holds the interface. A process claims it, is
 //! granted what it needs to drive the queues, and keeps the connection open as long as it drives them: when the process
 //! ends in any way, the guard sees the connection close. The address is an abstract unix socket's name and a secret
-//! word of the run, `NAME/WORD`.
+//! word of the run, `NAME/WORD`. If the guard of another run of the same user holds the interface, the guard asks that
+//! one in its process's name, and passes the connection on.
 //!
 //! | message | meaning |
 //! |---|---|
+//! | `prepare WORD` | take the interface: a claim may follow; not answered |
 //! | `claim WORD` | grant me the interface |
 //! | `repair HOW WORD` | set `TCP_REPAIR` of the socket sent along, which takes CAP_NET_ADMIN |
+//! | `priority VALUE WORD` | set `SO_PRIORITY` of the socket sent along, to a value that names a slot |
+//! | `join PID` | grant it to that process, whose pidfd is sent along; of the guard of another run |
 //! | `list` | show me what you guard; answered to the user that started the guard, and to root |
 //! | `G…` | granted: the ledger to write, ICMP sockets, and the [`Grant`] |
-//! | `L…` | the owner's PID and its ledger, if it has one; then the connection ends |
+//! | `J` | another guard answers, over the connection sent along |
+//! | `L…` | the ledgers of the processes that have the interface, and their pidfds; then the connection ends |
 //! | `O…` | another process has the interface: its PID |
 //! | `X` | to the process that has the interface: it no longer exists |
-//! | `R` | `TCP_REPAIR` is set |
+//! | `R` | the option is set |
 //! | `F…` | refused: the reason in one line |
 
 mod socket;
@@ -23,8 +28,8 @@ pub use socket::{accept, listen};
 use self::socket::{BYTES, as_timed_out, connect, receive, send};
 use crate::{icmp_sockets::IcmpSockets, ledger::Ledger, nic::xdp::Grant, sys, thread};
 use std::{
-    io,
-    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    fmt, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -39,6 +44,9 @@ const MAX_CLAIMS: u32 = 3;
 /// How long other requests wait; their answers come at once. Any process may listen at a name like a guard's and never
 /// answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a request may take that is not answered: the guard's backlog has room, or the request is left out.
+const PREPARE_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// An interface that this process may drive.
 #[derive(Debug)]
@@ -65,12 +73,18 @@ pub enum Answer {
 /// A request to a guard.
 #[derive(Debug)]
 pub enum Request {
+    /// Take the interface. With the secret word.
+    Prepare(String),
     /// Grant the interface. With the secret word.
     Claim(String),
+    /// Grant the interface to a process of another run: its PID and its pidfd.
+    Join(i32, OwnedFd),
     /// Show what is guarded.
     List,
     /// Set `TCP_REPAIR` of a socket to a value. With the secret word.
     Repair(String, i32, OwnedFd),
+    /// Set `SO_PRIORITY` of a socket. With the secret word.
+    Priority(String, u32, OwnedFd),
 }
 
 /// Claims the interface from the guard at `address`. Each received descriptor passes through `keep`, so that the caller
@@ -102,9 +116,13 @@ fn claim_once(
     until: Option<Instant>,
     mut keep: impl FnMut(OwnedFd) -> OwnedFd,
 ) -> io::Result<Answer> {
-    let connection = keep(connect(name, CLAIM_TIMEOUT)?);
+    let mut connection = keep(connect(name, CLAIM_TIMEOUT)?);
     send(&connection, format!("claim {word}").as_bytes(), &[])?;
-    let (bytes, descriptors) = receive(&connection, until).map_err(as_timed_out)?;
+    let (mut bytes, mut descriptors) = receive(&connection, until).map_err(as_timed_out)?;
+    if bytes == b"J" {
+        connection = keep(descriptors.pop().ok_or(io::ErrorKind::UnexpectedEof)?);
+        (bytes, descriptors) = receive(&connection, until).map_err(as_timed_out)?;
+    }
     let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "the guard's answer is malformed");
     let (kind, rest) = bytes.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(match kind {
@@ -135,14 +153,35 @@ fn claim_once(
 /// # Errors
 /// No guard listens, or it refuses; `TimedOut` if it does not answer.
 pub fn repair(address: &str, socket: RawFd, how: i32) -> io::Result<()> {
+    set_option(address, socket, format_args!("repair {how}"))
+}
+
+/// Asks the guard at `address` to set `SO_PRIORITY` of `socket`, for a process without the capability.
+///
+/// # Errors
+/// As [`repair`].
+pub fn priority(address: &str, socket: RawFd, priority: u32) -> io::Result<()> {
+    set_option(address, socket, format_args!("priority {priority}"))
+}
+
+fn set_option(address: &str, socket: RawFd, what: fmt::Arguments<'_>) -> io::Result<()> {
     let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
     let until = Some(Instant::now() + REQUEST_TIMEOUT);
     let connection = connect(name, REQUEST_TIMEOUT)?;
-    send(&connection, format!("repair {how} {word}").as_bytes(), &[socket])?;
+    send(&connection, format!("{what} {word}").as_bytes(), &[socket])?;
     match receive(&connection, until).map_err(as_timed_out)? {
         (bytes, _) if bytes == b"R" => Ok(()),
         _ => Err(io::ErrorKind::PermissionDenied.into()),
     }
+}
+
+/// Asks the guard at `address` to take the interface for a claim that may follow. Does not wait until it has done so.
+///
+/// # Errors
+/// No guard listens, or it does not accept the request.
+pub fn prepare(address: &str) -> io::Result<()> {
+    let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
+    send(&connect(name, PREPARE_TIMEOUT)?, format!("prepare {word}").as_bytes(), &[])
 }
 
 /// How a lease ends.
@@ -171,12 +210,30 @@ pub fn on_end(connection: OwnedFd, said: impl Fn(End) + Send + 'static) -> io::R
     .map(drop)
 }
 
-/// The PID and the ledger of the process that has the interface of the guard at this abstract name. `None` if no
-/// process has it, or the guard does not show it to this user.
+/// Asks the guard of another run, at this abstract name, to grant its interface to the process with that PID and pidfd.
+/// The answer comes over the returned connection, to be [passed on](answer_joined).
+///
+/// # Errors
+/// No guard of this user or root listens.
+pub fn join(name: &str, pid: i32, process: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let connection = connect(name, CLAIM_TIMEOUT)?;
+    send(&connection, format!("join {pid}").as_bytes(), &[process.as_raw_fd()])?;
+    Ok(connection)
+}
+
+/// Whether the guard that was asked over this connection grants its interface. For a caller that has no use for it.
+pub fn is_joined(connection: &OwnedFd) -> bool {
+    let until = Some(Instant::now() + CLAIM_TIMEOUT);
+    receive(connection, until).is_ok_and(|(bytes, _)| bytes.first() == Some(&b'G'))
+}
+
+/// The PIDs and the ledgers of the processes that have the interface of the guard at this abstract name; the PID is 0
+/// for a process that has none in the guard's or in this namespace. None if no process has it, or the guard does not
+/// show them to this user.
 ///
 /// # Errors
 /// No guard listens; `TimedOut` if it does not answer.
-pub fn list(name: &str) -> io::Result<Option<(i32, Ledger)>> {
+pub fn list(name: &str) -> io::Result<Vec<(i32, Ledger)>> {
     let connection = connect(name, REQUEST_TIMEOUT)?;
     ask_list(&connection, REQUEST_TIMEOUT)
 }
@@ -186,20 +243,34 @@ pub fn list(name: &str) -> io::Result<Option<(i32, Ledger)>> {
 ///
 /// # Errors
 /// As [`list`].
-pub fn list_of_any_user(name: &str, timeout: Duration) -> io::Result<Option<(u32, i32, Ledger)>> {
+pub fn list_of_any_user(name: &str, timeout: Duration) -> io::Result<(u32, Vec<(i32, Ledger)>)> {
     let connection = socket::connect_to_any(name, timeout)?;
     let (_, user) = peer(connection.as_fd())?;
-    let listed = ask_list(&connection, timeout)?;
-    Ok(listed.map(|(pid, ledger)| (user, pid, ledger)))
+    Ok((user, ask_list(&connection, timeout)?))
 }
 
-fn ask_list(connection: &OwnedFd, timeout: Duration) -> io::Result<Option<(i32, Ledger)>> {
+fn ask_list(connection: &OwnedFd, timeout: Duration) -> io::Result<Vec<(i32, Ledger)>> {
     let until = Some(Instant::now() + timeout);
     send(connection, b"list", &[])?;
     let (bytes, descriptors) = receive(connection, until).map_err(as_timed_out)?;
-    let pid = bytes.strip_prefix(b"L").and_then(|rest| rest.first_chunk());
-    let Some((pid, memory)) = pid.zip(descriptors.into_iter().next()) else { return Ok(None) };
-    Ok(Some((i32::from_ne_bytes(*pid), Ledger::open(memory)?)))
+    let visible = bytes.strip_prefix(b"L").unwrap_or_default();
+    let mut descriptors = descriptors.into_iter();
+    let mut listed = Vec::new();
+    for (visible, memory) in visible.iter().zip(descriptors.by_ref()) {
+        listed.push((i32::from(*visible), Ledger::open(memory)?));
+    }
+    for (pid, _) in listed.iter_mut().filter(|(visible, _)| *visible != 0) {
+        *pid = descriptors.next().map_or(0, |process| pid_here(process.as_fd()));
+    }
+    Ok(listed)
+}
+
+/// The PID of a process in this namespace, which need not be that of its guard; 0 if it has none here or has ended.
+fn pid_here(process: BorrowedFd<'_>) -> i32 {
+    let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
+    let info = std::fs::read_to_string(path).unwrap_or_default();
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
+    pid.and_then(|pid| pid.trim().parse().ok()).unwrap_or(0).max(0)
 }
 
 /// In the guard: grants `grant` over `connection`.
@@ -237,6 +308,14 @@ pub fn answer_owned(connection: &OwnedFd, pid: i32) -> io::Result<()> {
     send(connection, &[b"O", &pid.to_ne_bytes()[..]].concat(), &[])
 }
 
+/// In the guard: passes on the connection over which another guard answers.
+///
+/// # Errors
+/// The process has ended.
+pub fn answer_joined(connection: &OwnedFd, joined: &OwnedFd) -> io::Result<()> {
+    send(connection, b"J", &[joined.as_raw_fd()])
+}
+
 /// In the guard: refuses the claim.
 ///
 /// # Errors
@@ -246,21 +325,28 @@ pub fn answer_refused(connection: &OwnedFd, why: &str) -> io::Result<()> {
     send(connection, &[b"F", why].concat(), &[])
 }
 
-/// In the guard: answers that `TCP_REPAIR` is set.
+/// In the guard: answers that the option is set.
 ///
 /// # Errors
 /// The process has ended.
-pub fn answer_repaired(connection: &OwnedFd) -> io::Result<()> {
+pub fn answer_set(connection: &OwnedFd) -> io::Result<()> {
     send(connection, b"R", &[])
 }
 
-/// In the guard: answers that process `pid` has the interface, with its ledger.
+/// In the guard: answers which processes, by their pidfds as far as they are visible to it, have the interface, with
+/// their ledgers.
 ///
 /// # Errors
 /// The process has ended.
-pub fn answer_listed(connection: &OwnedFd, pid: i32, ledger: &Ledger) -> io::Result<()> {
-    let bytes = [b"L", &pid.to_ne_bytes()[..]].concat();
-    send(connection, &bytes, &[ledger.memory().as_raw_fd()])
+pub fn answer_listed(
+    connection: &OwnedFd,
+    listed: &[(Option<BorrowedFd<'_>>, &Ledger)],
+) -> io::Result<()> {
+    let mut bytes = b"L".to_vec();
+    bytes.extend(listed.iter().map(|(process, _)| u8::from(process.is_some())));
+    let ledgers = listed.iter().map(|(_, ledger)| ledger.memory().as_raw_fd());
+    let processes = listed.iter().filter_map(|(process, _)| Some(process.as_ref()?.as_raw_fd()));
+    send(connection, &bytes, &ledgers.chain(processes).collect::<Vec<_>>())
 }
 
 /// In the guard: receives a request over a connection. `None`: the request is malformed, or the process has ended.
@@ -273,10 +359,19 @@ pub fn receive_request(connection: &OwnedFd) -> io::Result<Option<Request>> {
     let mut words = text.splitn(3, ' ');
     Ok(match (words.next(), words.next(), words.next()) {
         (Some("list"), None, None) => Some(Request::List),
+        (Some("prepare"), Some(word), None) => Some(Request::Prepare(word.to_owned())),
         (Some("claim"), Some(word), None) => Some(Request::Claim(word.to_owned())),
+        (Some("join"), Some(pid), None) => {
+            let pid = pid.parse().ok().zip(descriptors.into_iter().next());
+            pid.map(|(pid, process)| Request::Join(pid, process))
+        }
         (Some("repair"), Some(how), Some(word)) => {
             let how = how.parse().ok().zip(descriptors.into_iter().next());
             how.map(|(how, socket)| Request::Repair(word.to_owned(), how, socket))
+        }
+        (Some("priority"), Some(value), Some(word)) => {
+            let value = value.parse().ok().zip(descriptors.into_iter().next());
+            value.map(|(value, socket)| Request::Priority(word.to_owned(), value, socket))
         }
         _ => None,
     })
@@ -349,18 +444,24 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_lists_the_owners_pid_and_ledger() {
+    fn a_guard_lists_its_processes_and_their_ledgers() {
         let name = name("list");
         let listener = listen(&name).unwrap();
         let guard = thread::spawn(move || {
             let connection = soon(|| accept(listener.as_fd()));
             assert!(matches!(soon(|| receive_request(&connection)), Some(Request::List)));
-            let ledger = Ledger::create(4).unwrap();
-            answer_listed(&connection, 17, &ledger).unwrap();
+            let ledgers = [(); 2].map(|()| Ledger::create(4).unwrap());
+            // SAFETY: a plain system call.
+            let this = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) };
+            let this = sys::owned(this as libc::c_int).unwrap();
+            let listed = [(None, &ledgers[0]), (Some(this.as_fd()), &ledgers[1])];
+            answer_listed(&connection, &listed).unwrap();
         });
-        let (pid, listed) = list(&name).unwrap().unwrap();
+        let listed = list(&name).unwrap();
         guard.join().unwrap();
-        assert_eq!((pid, listed.list()), (17, vec![]));
+        let listed: Vec<_> = listed.iter().map(|(pid, ledger)| (*pid, ledger.list())).collect();
+        let this = std::process::id() as i32;
+        assert_eq!(listed, [(0, vec![]), (this, vec![])]);
     }
 
     /// Neither a connection that is not accepted nor a full backlog blocks for ever.

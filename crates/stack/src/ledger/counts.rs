@@ -1,6 +1,7 @@
 //! The counters of a socket in its line of the ledger.
 
-use super::{Ledger, LedgerSlot};
+use super::{Ledger, LedgerSlot, trace};
+use crate::{napi::Pass, time::Instant};
 use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicU32, AtomicU64, Ordering},
@@ -15,7 +16,7 @@ pub struct SocketCounts {
     pub other_polls: u64,
     /// Found by the interrupt thread or a leader.
     pub interrupts: u64,
-    /// Came through the kernel (fragments, loopback, other interfaces).
+    /// Came through the kernel (fragments out of order, loopback, other interfaces).
     pub kernel: u64,
     /// Dropped because the receive buffer was full.
     pub drops: u64,
@@ -34,6 +35,8 @@ pub(super) struct LineCounts {
     kernel: AtomicU64,
     drops: AtomicU64,
     retransmits: AtomicU64,
+    /// What happens to the socket is recorded until this time of the monotonic clock; 0: it is not.
+    pub(super) traced_until: AtomicU64,
 }
 
 impl LineCounts {
@@ -70,11 +73,28 @@ pub(crate) struct DirectCount {
 }
 
 impl DirectCount {
-    /// Counts one.
+    /// Counts one, which this pass has found.
     #[inline]
-    pub(crate) fn count(&self) {
-        let before = self.count.fetch_add(1, Ordering::Relaxed);
-        self.store(before.wrapping_add(1));
+    pub(crate) fn count(&self, pass: &Pass<'_>) {
+        let count = self.count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if let Some((ledger, at)) = self.line()
+            && let Some(line) = ledger.line(at)
+        {
+            line.counts.direct.store(count, Ordering::Relaxed);
+            if line.is_traced() {
+                trace::trace_direct(ledger, at, pass);
+            }
+        }
+    }
+
+    /// A call that began then has sent datagrams.
+    #[inline]
+    pub(crate) fn sent(&self, began: Instant) {
+        if let Some((ledger, at)) = self.line()
+            && ledger.line(at).is_some_and(|line| line.is_traced())
+        {
+            trace::trace_sent(ledger, at, began);
+        }
     }
 
     /// How many so far.
@@ -93,12 +113,17 @@ impl DirectCount {
         self.store(self.get());
     }
 
-    #[inline]
     fn store(&self, count: u64) {
-        if let Some(at) = self.line.load(Ordering::Relaxed).checked_sub(1)
-            && let Some(line) = self.ledger.get().and_then(|ledger| ledger.line(at))
+        if let Some((ledger, at)) = self.line()
+            && let Some(line) = ledger.line(at)
         {
             line.counts.direct.store(count, Ordering::Relaxed);
         }
+    }
+
+    #[inline]
+    fn line(&self) -> Option<(&Ledger, u32)> {
+        let at = self.line.load(Ordering::Relaxed).checked_sub(1)?;
+        Some((self.ledger.get()?, at))
     }
 }

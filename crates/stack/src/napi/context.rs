@@ -272,7 +272,7 @@ impl Context {
 
     /// Whether a thread sleeps that a packet of this queue could wake. If none does, the receivers are computing, and
     /// polling the ring now would only take CPU time from them.
-    fn has_sleeper(&self) -> bool {
+    pub(super) fn has_sleeper(&self) -> bool {
         let followers = self.followers.load(Ordering::SeqCst);
         followers > 0 || self.handoff.has_leader() || any_unbound_sleeper()
     }

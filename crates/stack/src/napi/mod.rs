@@ -36,6 +36,7 @@ pub use counters::{Counter, Stats};
 pub(crate) use counters::{Counters, PlacedCounters};
 pub use id::{MIN_NAPI_ID, NapiId};
 pub use pass::{DirectBuffer, Pass, PolledBy, Poller, Upper};
+pub(crate) use wait::WakeOnEvent;
 pub use wait::{KernelFds, Waiter, Wake, WakeList};
 pub(crate) use word::Word;
 

@@ -13,7 +13,6 @@ use crate::{
     time::{self, Instant},
 };
 use std::{
-    any::Any,
     cell::Cell,
     collections::TryReserveError,
     convert::Infallible,
@@ -66,13 +65,12 @@ pub enum Wake {
     Interrupted,
 }
 
-/// A waiter with the state that upper floors attach to it. A thread borrows one for its sleep; others have it before
+/// A waiter, and what watches sockets for it. A thread borrows one for its sleep; others have it before
 /// and after.
 #[derive(Debug)]
 struct ThreadWaiter {
     waiter: Arc<Waiter>,
-    /// An upper floor's own state for waking this waiter.
-    upper_state: Option<std::sync::Arc<dyn Any + Send + Sync>>,
+    watcher: Option<std::sync::Arc<WakeOnEvent>>,
 }
 
 /// As many as threads have ever slept at once.
@@ -284,25 +282,21 @@ fn wake_task(waker: &Mutex<Option<Waker>>) {
     }
 }
 
+/// Wakes a waiter at each event of what it watches: the floor of the sockets makes it a watcher.
+#[derive(Debug)]
+pub(crate) struct WakeOnEvent(pub(crate) Arc<Waiter>);
+
 impl ThreadWaiter {
     fn new(waiter: Waiter) -> ThreadWaiter {
-        ThreadWaiter { waiter: Arc::new(waiter), upper_state: None }
+        ThreadWaiter { waiter: Arc::new(waiter), watcher: None }
     }
 }
 
 impl CurrentWaiter {
-    /// The upper floor's state for this waiter, made by `make` at the first call.
-    pub(crate) fn upper_state<T: Send + Sync + 'static>(
-        &mut self,
-        make: impl FnOnce(&Arc<Waiter>) -> T,
-    ) -> std::sync::Arc<T> {
-        let ThreadWaiter { waiter, upper_state } = &mut *self.0;
-        let known = upper_state.clone().and_then(|upper_state| upper_state.downcast().ok());
-        known.unwrap_or_else(|| {
-            let new = std::sync::Arc::new(make(waiter));
-            *upper_state = Some(new.clone());
-            new
-        })
+    /// What watches sockets for this waiter; made at the first call.
+    pub(crate) fn watcher(&mut self) -> std::sync::Arc<WakeOnEvent> {
+        let ThreadWaiter { waiter, watcher } = &mut *self.0;
+        watcher.get_or_insert_with(|| std::sync::Arc::new(WakeOnEvent(waiter.clone()))).clone()
     }
 }
 

@@ -5,6 +5,8 @@
 //! A small frame shares the cache lines of its descriptor, so that it crosses to the other CPU in one or two lines,
 //! like an inline send of a NIC. Descriptors lie side by side, apart from the buffers of larger frames, so that a ring
 //! of small frames stays in a few pages.
+//!
+//! [`pair`] makes a cable within a process. [`listen`] and [`connect`] make one between two processes of a user.
 
 use super::{Checksum, Coalesce, Frame, Info, Interrupt, Nic, Queue, RingFull, RxQueue, TxQueue};
 use crate::{
@@ -12,14 +14,23 @@ use crate::{
     wire::MacAddr,
 };
 use line::Line;
+use slots::{HEADER, LINE, PARTIAL, SMALL, Slots, fetch_second_line};
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
     io,
+    ops::RangeInclusive,
     os::fd::BorrowedFd,
     ptr::NonNull,
 };
 
+mod between;
 mod line;
+mod memory;
+mod rendezvous;
+mod slots;
+
+pub use between::ProcessCable;
+pub use rendezvous::{Rendezvous, connect, listen};
 
 /// The configuration of a pair of cable NICs.
 #[derive(Clone, Copy, Debug)]
@@ -60,11 +71,11 @@ pub struct Cable {
 /// ```
 pub fn pair(config: Config) -> io::Result<(Cable, Cable)> {
     let invalid = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-    if !config.ring.is_power_of_two() || config.ring > 1 << 16 {
-        return invalid("cable: the ring size must be a power of two up to 65536");
+    if !config.ring.is_power_of_two() || config.ring > MAX_RING {
+        return invalid(WRONG_RING);
     }
-    if !(68..=65_535).contains(&config.mtu) {
-        return invalid("cable: the MTU must be 68 to 65535 bytes");
+    if !MTUS.contains(&config.mtu) {
+        return invalid(WRONG_MTU);
     }
     if !(1..=256).contains(&config.queues) {
         return invalid("cable: a NIC has 1 to 256 queues");
@@ -91,6 +102,11 @@ pub fn pair(config: Config) -> io::Result<(Cable, Cable)> {
     Ok((end(first, &one, &two), end(first + 1, &two, &one)))
 }
 
+const MAX_RING: u32 = 1 << 16;
+const WRONG_RING: &str = "cable: the ring size must be a power of two up to 65536";
+const MTUS: RangeInclusive<usize> = 68..=65_535;
+const WRONG_MTU: &str = "cable: the MTU must be 68 to 65535 bytes";
+
 /// A locally administered address, different for every cable end in the process.
 fn mac(number: u32) -> MacAddr {
     let [a, b, c, d] = number.to_be_bytes();
@@ -114,33 +130,21 @@ impl Nic for Cable {
         Ok(Queue {
             interrupt: rx.clone(),
             rx: Box::new(Receiver { position: 0, ring: rx }),
-            tx: Box::new(Sender { position: 0, limit: tx.count, ring: tx }),
+            tx: Box::new(Sender {
+                position: 0,
+                limit: tx.slots.count,
+                ring: tx,
+                small: [0; SMALL],
+            }),
         })
     }
 }
 
-/// A slot's first bytes. The rest of the slot holds a small frame; a larger frame has its own buffer.
-#[repr(C)]
-struct Descriptor {
-    /// The frame's position plus one once the slot is full. The receiver polls only this.
-    sequence: AtomicU32,
-    len: u32,
-}
-
-const PARTIAL: u32 = 1 << 31;
-const HEADER: usize = size_of::<Descriptor>();
-const LINE: usize = 64;
-/// Bytes of a slot, and of the largest frame in it.
-const SLOT: usize = 2 * LINE;
-const SMALL: usize = SLOT - HEADER;
-
 /// One direction of one queue: a ring with one sender and one receiver, and the receiver's interrupt.
 struct Ring {
-    /// `count` slots, then `count` buffers of `stride` bytes.
-    slots: NonNull<u8>,
+    slots: Slots,
+    memory: NonNull<u8>,
     layout: Layout,
-    stride: usize,
-    count: u32,
     frame: usize,
     consumed: Padded<AtomicU32>,
     line: Line,
@@ -161,53 +165,23 @@ impl Ring {
         // Ethernet header and two VLAN tags.
         let frame = config.mtu + 14 + 8;
         let stride = frame.next_multiple_of(LINE);
-        let size = (SLOT + stride) * config.ring as usize;
-        let layout = Layout::from_size_align(size, LINE)
+        let layout = Layout::from_size_align(Slots::size(config.ring, stride), LINE)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "cable: rings too large"))?;
         // SAFETY: the layout's size is not zero.
-        let slots = unsafe { alloc_zeroed(layout) };
-        let Some(slots) = NonNull::new(slots) else { handle_alloc_error(layout) };
+        let memory = unsafe { alloc_zeroed(layout) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        // SAFETY: just allocated with that size and alignment; `pair` has checked the count.
+        let slots = unsafe { Slots::new(memory, config.ring, stride) };
         let consumed = Padded(AtomicU32::new(0));
         let line = Line::new(config.coalesce)?;
-        Ok(Ring { slots, layout, stride, count: config.ring, frame, consumed, line })
-    }
-
-    #[inline]
-    fn index(&self, position: u32) -> usize {
-        (position & (self.count - 1)) as usize
-    }
-
-    #[inline]
-    fn slot(&self, position: u32) -> NonNull<Descriptor> {
-        // SAFETY: the index is below `count`, so the slot lies inside the allocation, whose alignment it has.
-        unsafe { self.slots.add(self.index(position) * SLOT).cast() }
-    }
-
-    /// The memory of the frame at `position` with `len` bytes.
-    #[inline]
-    fn frame(&self, position: u32, len: usize) -> NonNull<u8> {
-        if len <= SMALL {
-            // SAFETY: the slot has `SMALL` bytes after its descriptor.
-            return unsafe { self.slot(position).cast::<u8>().add(HEADER) };
-        }
-        let rooms = self.count as usize * SLOT;
-        // SAFETY: the index is below `count`, so the buffer lies inside the allocation, after the slots.
-        unsafe { self.slots.add(rooms + self.index(position) * self.stride) }
-    }
-
-    /// Whether the slot at `position` is full.
-    #[inline]
-    fn is_full(&self, position: u32) -> bool {
-        // SAFETY: the sequence is atomic, so it may be read at any time.
-        let sequence = unsafe { &(*self.slot(position).as_ptr()).sequence };
-        sequence.load(Ordering::Acquire) == position.wrapping_add(1)
+        Ok(Ring { slots, memory, layout, frame, consumed, line })
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout in `new`, freed here only.
-        unsafe { dealloc(self.slots.as_ptr(), self.layout) }
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
     }
 }
 
@@ -221,15 +195,16 @@ impl RxQueue for Receiver {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
         let ring = &*self.ring;
         let mut found = 0;
-        while found < budget && ring.is_full(self.position) {
-            let slot = ring.slot(self.position);
+        while found < budget
+            && let Some(slot) = ring.slots.full_slot(self.position)
+        {
             fetch_second_line(slot);
             // SAFETY: the slot is full, so it and its buffer are the receiver's until `consumed` passes it; the sender
             // checked that the length fits.
             let (bytes, partial) = unsafe {
                 let word = (*slot.as_ptr()).len;
                 let len = (word & !PARTIAL) as usize;
-                let data = ring.frame(self.position, len);
+                let data = ring.slots.frame(self.position, slot, len);
                 (std::slice::from_raw_parts(data.as_ptr(), len), word & PARTIAL != 0)
             };
             let checksum = if partial { Checksum::Partial } else { Checksum::Unverified };
@@ -244,25 +219,13 @@ impl RxQueue for Receiver {
     }
 }
 
-/// Prefetches a full slot's second cache line, which would otherwise be fetched only after the headers in
-/// the first are read. A TCP segment of one byte with timestamps reaches into it.
-#[inline]
-fn fetch_second_line(slot: NonNull<Descriptor>) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint: it changes no memory and never faults.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(slot.cast::<i8>().as_ptr().wrapping_add(LINE));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = slot;
-}
-
 struct Sender {
     ring: Arc<Ring>,
     position: u32,
     /// The first position not known to be free.
     limit: u32,
+    /// Where a small frame is put together.
+    small: [u8; SMALL],
 }
 
 impl TxQueue for Sender {
@@ -275,20 +238,20 @@ impl TxQueue for Sender {
     ) -> Result<(), RingFull> {
         let ring = &*self.ring;
         if self.position == self.limit {
-            self.limit = ring.consumed.0.load(Ordering::Acquire).wrapping_add(ring.count);
+            self.limit = ring.consumed.0.load(Ordering::Acquire).wrapping_add(ring.slots.count);
         }
         if self.position == self.limit || len > ring.frame {
             return Err(RingFull);
         }
-        let slot = ring.slot(self.position);
-        let data = ring.frame(self.position, len);
+        let slot = ring.slots.slot(self.position);
+        let data = ring.slots.frame(self.position, slot, len);
         // SAFETY: the receiver has released the slot and its buffer (or never had them), so they are the sender's until
         // the sequence is written; `len` fits, and a small frame's slot has two lines.
         unsafe {
             if len <= SMALL {
                 // The receiver polls the slot's first cache line, which takes it away from a sender that writes it in
                 // small steps. So it is written last, in one copy.
-                let mut small = [0; SMALL];
+                let small = &mut self.small;
                 fill(&mut small[..len]);
                 if len > LINE - HEADER {
                     let rest = small.as_ptr().add(LINE - HEADER);
@@ -318,7 +281,7 @@ impl Interrupt for Ring {
     }
 
     fn unmask(&self) -> bool {
-        self.line.unmask(|| self.is_full(self.consumed.0.load(Ordering::Acquire)))
+        self.line.unmask(|| self.slots.full_slot(self.consumed.0.load(Ordering::Acquire)).is_some())
     }
 
     fn mask(&self) {

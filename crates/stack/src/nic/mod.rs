@@ -83,7 +83,8 @@ pub struct Frame<'a> {
 
 /// The receive half of a queue.
 pub trait RxQueue: Send {
-    /// Takes at most `budget` frames off the ring, in order, and gives each to `sink`. Returns how many. Never blocks.
+    /// Takes at most `budget` frames off the ring, in order, and gives each to `sink`. Returns how many; a frame that the
+    /// NIC has in several buffers counts as many. Never blocks.
     /// While the ring is empty it makes no system call, except over TAP, where every look is one, and over AF_XDP in
     /// zero copy, where the driver may need a wake-up.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize;
@@ -110,6 +111,12 @@ pub trait TxQueue: Send {
 
     /// Rings the doorbell: all pushed frames are sent.
     fn flush(&mut self);
+
+    /// Whether the ring has room for that many frames, of which it may be unable to say: then yes. Also if it could
+    /// never have room for so many.
+    fn has_room(&mut self, _frames: usize) -> bool {
+        true
+    }
 }
 
 /// Interrupt moderation, as `ethtool -C` names it.
@@ -138,6 +145,16 @@ pub trait Interrupt: Send + Sync {
     /// for frames after the next [`unmask`](Interrupt::unmask), or because frames wait on the ring.
     fn mask(&self);
 
+    /// A descriptor that hangs up (`POLLHUP`) once the process at the other end of the link has ended, or has dropped its
+    /// NIC; none if the link has no such end.
+    fn hang_up(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// The other end has hung up. From now on [`fd`](Interrupt::fd) is not readable, and frames for which the ring has no
+    /// room are dropped, as by a link without a carrier.
+    fn hung_up(&self) {}
+
     /// How many frames of this queue were dropped because its ring was full, as far as the driver knows. May make
     /// a system call.
     fn dropped(&self) -> u64 {
@@ -162,6 +179,24 @@ pub trait Steering: Send + Sync {
     /// # Errors
     /// The map is full.
     fn add(&self, protocol: u8, local: SocketAddr) -> io::Result<()>;
+
+    /// As [`add`](Steering::add), for a UDP port of which other processes may have sockets, too. `priority` is the
+    /// socket's now: it may be a socket that another process uses.
+    ///
+    /// # Errors
+    /// EADDRINUSE: another process uses this socket, or has the port for itself. The map is full.
+    fn join(&self, local: SocketAddr, priority: u32) -> io::Result<()>;
+
+    /// The priority by which a UDP socket of a port that processes share names this process, instead of `before`.
+    /// `None`: it needs none, or cannot have one.
+    fn priority(&self, before: u32) -> Option<u32>;
+
+    /// Another process waits for connections to `local`, which it does not steer: from now on the kernel takes the new
+    /// ones.
+    ///
+    /// # Errors
+    /// The map is full.
+    fn share(&self, local: SocketAddr) -> io::Result<()>;
 
     /// Excludes a connection from `remote` to `local` from steering, for as long as `local` is steered. For a
     /// connection that the kernel already has.
@@ -190,7 +225,7 @@ pub trait Steering: Send + Sync {
     /// Removes the [excluded](Steering::exclude) connections of `local` that are not in `live`: they have ended.
     fn prune_excluded(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]);
 
-    /// Undoes one [`add`](Steering::add).
+    /// Undoes one [`add`](Steering::add) or [`join`](Steering::join).
     fn remove(&self, protocol: u8, local: SocketAddr);
 
     /// From now on packets of the TCP connection from `remote` to `local` come to the queues, whether or not the rest

@@ -170,6 +170,10 @@ impl TxQueue for Tx {
     fn flush(&mut self) {
         self.inner.flush();
     }
+
+    fn has_room(&mut self, frames: usize) -> bool {
+        self.inner.has_room(frames)
+    }
 }
 
 /// The capture, shared by the NIC and all halves of its queues. Dropping the last one completes the file.

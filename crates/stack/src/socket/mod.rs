@@ -31,6 +31,7 @@ pub use source::{Socket, Source};
 pub use task_wait::{Direction, TaskWait};
 pub use tcp::{
     Accepted, IncomingStreams, Owner, SendFlags, SteeredPort, TcpListener, TcpStream, repair,
+    set_repair,
 };
 pub use udp::{Groups, Incoming, Message, Outgoing, ReceiveFlags, SocketStats, Sources, UdpSocket};
 

@@ -7,7 +7,10 @@ use super::{
     source::{Socket, Source},
 };
 use crate::{
-    napi::{self, BUSY_POLL_BUDGET, Context, KernelFds, NapiId, Poller, Waiter, Wake, WakeList},
+    napi::{
+        self, BUSY_POLL_BUDGET, Context, KernelFds, NapiId, Poller, Waiter, Wake, WakeList,
+        WakeOnEvent,
+    },
     pool::{Last, Pool},
     signal,
     spin::SpinTurn,
@@ -53,9 +56,7 @@ impl Entry for PollFd<'_> {
 }
 
 /// Wakes the polling thread.
-struct WakeWaiter(Arc<Waiter>);
-
-impl Watch for WakeWaiter {
+impl Watch for WakeOnEvent {
     fn notify(&self, _events: Events, _napi: Option<NapiId>, wake: &mut WakeList) -> bool {
         wake.push(self.0.clone());
         true
@@ -151,7 +152,7 @@ fn wait<E: Entry>(
         return Ok(0);
     }
     let mut waiter = Waiter::of_this_thread()?;
-    let watch: Arc<dyn Watch> = waiter.upper_state(|waiter| WakeWaiter(waiter.clone()));
+    let watch: Arc<dyn Watch> = waiter.watcher();
     for fd in &*fds {
         fd.source().watch(watch.clone());
     }

@@ -16,7 +16,7 @@ use std::{
     hint::cold_path,
     io, slice,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -66,6 +66,9 @@ pub(super) trait WaitChannel {
 
     /// The NAPI context that the packets come from.
     fn context(&self) -> Option<Arc<Context>>;
+
+    /// The same, if it is known without a lock.
+    fn known_context(&self) -> Option<&Arc<Context>>;
 
     /// Queues `waiter` as a sleeper, unless the channel is ready. Returns the context to sleep on, if it is known.
     fn prepare_to_wait(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, AlreadyReady>;
@@ -202,9 +205,9 @@ impl WaitOptions {
         &self,
         channel: &impl WaitChannel,
         timeout: &Timeout,
-        call: C,
+        mut call: C,
     ) -> io::Result<C::Output> {
-        self.wait_nonblocking_if(self.is_nonblocking(), channel, timeout, call)
+        self.wait_nonblocking_if(self.is_nonblocking(), channel, timeout, &mut call)
     }
 
     /// As [`wait`](WaitOptions::wait), but `nonblocking` decides instead of the socket's mode (`MSG_DONTWAIT`).
@@ -217,7 +220,7 @@ impl WaitOptions {
         nonblocking: bool,
         channel: &impl WaitChannel,
         timeout: &Timeout,
-        mut call: C,
+        call: &mut C,
     ) -> io::Result<C::Output> {
         if let Some(result) = call.attempt() {
             return result;
@@ -226,7 +229,7 @@ impl WaitOptions {
         let micros = if nonblocking { 0 } else { self.busy_poll() };
         let turn = SpinTurn::begin(Duration::from_micros(micros.into()));
         loop {
-            if turn.may_poll() && self.busy_poll_queue(nonblocking, channel, &mut call, deadline) {
+            if turn.may_poll() && self.busy_poll_queue(nonblocking, channel, call, deadline) {
                 if let Some(result) = call.attempt() {
                     return result;
                 }
@@ -277,7 +280,16 @@ impl WaitOptions {
         if micros == 0 {
             return false;
         }
-        let Some(context) = channel.context() else { return false };
+        let looked_up;
+        let context = match channel.known_context() {
+            Some(context) => context,
+            None => {
+                cold_path();
+                looked_up = channel.context();
+                let Some(context) = &looked_up else { return false };
+                context
+            }
+        };
         let limits = BusyLimits {
             span: Duration::from_micros(if once { 0 } else { micros.into() }),
             budget: self.budget().into(),
@@ -289,7 +301,7 @@ impl WaitOptions {
             direct: call.direct(),
             expected_flow: channel.expected_flow(),
         };
-        let contexts = slice::from_ref(&context);
+        let contexts = slice::from_ref(context);
         let mut began = None;
         let ready = |now, found| {
             channel.is_ready() || channel.after_pass(found, now - *began.get_or_insert(now))
@@ -343,6 +355,41 @@ impl Timeout {
     #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.get().map(|timeout| time::now() + timeout)
+    }
+}
+
+/// What of [`LastNapi`] is read without the socket's lock. Most sockets know one context all their life: it is kept,
+/// and held, until the socket is dropped.
+#[derive(Debug, Default)]
+pub(super) struct KnownNapi {
+    napi: AtomicU32,
+    first: OnceLock<Arc<Context>>,
+}
+
+impl KnownNapi {
+    /// Records the napi id of a packet, as [`LastNapi::mark`].
+    #[inline]
+    pub(super) fn mark(&self, napi: NapiId) {
+        self.napi.store(napi.get(), Ordering::Relaxed);
+    }
+
+    /// Whether `napi` is the id recorded last.
+    #[inline]
+    pub(super) fn is(&self, napi: NapiId) -> bool {
+        self.napi.load(Ordering::Relaxed) == napi.get()
+    }
+
+    /// Keeps the context that was looked up.
+    pub(super) fn keep(&self, context: Option<&Arc<Context>>) {
+        if let Some(context) = context {
+            self.first.get_or_init(|| context.clone());
+        }
+    }
+
+    /// The context that the last packet came from, if it is the one kept and not gone.
+    #[inline]
+    pub(super) fn context(&self) -> Option<&Arc<Context>> {
+        self.first.get().filter(|context| self.is(context.id()) && !context.is_gone())
     }
 }
 

@@ -51,52 +51,60 @@ pub mod code {
     pub const REASSEMBLY_EXCEEDED: u8 = 1;
 }
 
+/// The fields that the messages of both ICMPs have in the same places.
+macro_rules! same_fields {
+    () => {
+        /// Checks that the header is complete. The message is as long as the buffer, an IP payload.
+        ///
+        /// # Errors
+        /// [`Error::Truncated`].
+        #[inline]
+        pub fn new_checked(buf: T) -> Result<Packet<T>> {
+            if buf.as_ref().len() < HEADER_LEN {
+                return Err(Error::Truncated);
+            }
+            Ok(Packet(buf))
+        }
+
+        /// The type of the message.
+        #[inline]
+        pub fn kind(&self) -> Type {
+            Type(self.0.as_ref()[0])
+        }
+
+        /// The code within the type; see [`code`].
+        #[inline]
+        pub fn code(&self) -> u8 {
+            self.0.as_ref()[1]
+        }
+
+        /// The checksum field.
+        #[inline]
+        pub fn checksum(&self) -> u16 {
+            be16(self.0.as_ref(), 2)
+        }
+
+        /// The identifier of an echo; meaningless in other messages.
+        #[inline]
+        pub fn ident(&self) -> u16 {
+            be16(self.0.as_ref(), 4)
+        }
+
+        /// The sequence number of an echo; meaningless in other messages.
+        #[inline]
+        pub fn sequence(&self) -> u16 {
+            be16(self.0.as_ref(), 6)
+        }
+    };
+}
+pub(super) use same_fields;
+
 /// A view of an ICMP message.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Checks that the header is complete. The message is as long as the buffer, an IP payload.
-    ///
-    /// # Errors
-    /// [`Error::Truncated`].
-    #[inline]
-    pub fn new_checked(buf: T) -> Result<Packet<T>> {
-        if buf.as_ref().len() < HEADER_LEN {
-            return Err(Error::Truncated);
-        }
-        Ok(Packet(buf))
-    }
-
-    /// The type of the message.
-    #[inline]
-    pub fn kind(&self) -> Type {
-        Type(self.0.as_ref()[0])
-    }
-
-    /// The code within the type; see [`code`].
-    #[inline]
-    pub fn code(&self) -> u8 {
-        self.0.as_ref()[1]
-    }
-
-    /// The checksum field.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.0.as_ref(), 2)
-    }
-
-    /// The identifier of an echo; meaningless in other messages.
-    #[inline]
-    pub fn ident(&self) -> u16 {
-        be16(self.0.as_ref(), 4)
-    }
-
-    /// The sequence number of an echo; meaningless in other messages.
-    #[inline]
-    pub fn sequence(&self) -> u16 {
-        be16(self.0.as_ref(), 6)
-    }
+    same_fields!();
 
     /// The next hop's MTU in a "fragmentation needed", bytes; `None` in any other message and from
     /// routers older than RFC 1191, which leave it 0. The caller must check it: any host may send

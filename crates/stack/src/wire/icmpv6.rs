@@ -5,6 +5,7 @@
 //! received one.
 
 use super::checksum::{self, Sum};
+use super::icmp::same_fields;
 use super::{Error, Protocol, Result, be16, be32, ipv6, put16, put32};
 
 /// Bytes of a header: the first 8 bytes of every message here.
@@ -80,47 +81,7 @@ pub mod code {
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Checks that the header is complete. The message is as long as the buffer, an IP payload.
-    ///
-    /// # Errors
-    /// [`Error::Truncated`].
-    #[inline]
-    pub fn new_checked(buf: T) -> Result<Packet<T>> {
-        if buf.as_ref().len() < HEADER_LEN {
-            return Err(Error::Truncated);
-        }
-        Ok(Packet(buf))
-    }
-
-    /// The type of the message.
-    #[inline]
-    pub fn kind(&self) -> Type {
-        Type(self.0.as_ref()[0])
-    }
-
-    /// The code within the type; see [`code`].
-    #[inline]
-    pub fn code(&self) -> u8 {
-        self.0.as_ref()[1]
-    }
-
-    /// The checksum field.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.0.as_ref(), 2)
-    }
-
-    /// The identifier of an echo; meaningless in other messages.
-    #[inline]
-    pub fn ident(&self) -> u16 {
-        be16(self.0.as_ref(), 4)
-    }
-
-    /// The sequence number of an echo; meaningless in other messages.
-    #[inline]
-    pub fn sequence(&self) -> u16 {
-        be16(self.0.as_ref(), 6)
-    }
+    same_fields!();
 
     /// The next hop's MTU in a "packet too big", bytes. The caller must check it: any host may send
     /// one, and no link has an MTU below [`ipv6::MIN_MTU`].

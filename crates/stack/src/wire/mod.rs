@@ -173,7 +173,7 @@ fn put32(b: &mut [u8], at: usize, v: u32) {
 
 #[inline]
 fn ip4(b: &[u8], at: usize) -> Ipv4Addr {
-    Ipv4Addr::new(b[at], b[at + 1], b[at + 2], b[at + 3])
+    Ipv4Addr::from_bits(be32(b, at))
 }
 
 #[inline]

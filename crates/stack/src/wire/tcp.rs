@@ -56,6 +56,12 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
+    /// The whole segment.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+
     /// The source port.
     #[inline]
     pub fn src_port(&self) -> u16 {

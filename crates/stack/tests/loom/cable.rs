@@ -3,6 +3,7 @@
 use crate::{
     check,
     nic::{Ring, RingReceiver, RingSender, RxQueue},
+    sync::{Arc, AtomicU32, Ordering, ends_after},
     sys,
 };
 use loom::thread;
@@ -89,4 +90,45 @@ fn an_interrupt_line_that_fired_late_does_not_fire_for_ever() {
         assert!(ring.unmask());
         assert!(!readable(), "it would fire without a frame for ever");
     });
+}
+
+#[test]
+fn a_receiver_gets_every_whole_frame_of_a_sender_that_ends_at_any_step() {
+    // A frame takes a store in the ring, and, if the receiver sleeps, one in the line before its descriptor is readable.
+    for stores in 0..7 {
+        check(Some(3), move || {
+            let ring = Ring::new(4);
+            let ended = Arc::new(AtomicU32::new(0));
+            let mut receiver = RingReceiver::new(ring.clone());
+            let sender = {
+                let (ring, ended) = (ring.clone(), ended.clone());
+                thread::spawn(move || {
+                    ends_after(stores, || {
+                        let mut sender = RingSender::new(ring.clone());
+                        (0..3).for_each(|frame| sender.send(frame));
+                    });
+                    // The kernel closes the descriptors of a process that has ended: the receiver's is readable then.
+                    ended.store(1, Ordering::Release);
+                    sys::signal(ring.line.fd().as_raw_fd());
+                })
+            };
+            let mut got = 0;
+            loop {
+                let last = ended.load(Ordering::Acquire) == 1;
+                receiver.poll(8, &mut |frame| {
+                    assert_eq!(frame.bytes, [got]);
+                    got += 1;
+                });
+                if last {
+                    break;
+                }
+                if ring.unmask() {
+                    sys::poll(ring.line.fd().as_raw_fd(), None);
+                    ring.line.mask();
+                }
+            }
+            sender.join().unwrap();
+            assert_eq!(receiver.poll(8, &mut |_| {}), 0, "a frame came after the end");
+        });
+    }
 }

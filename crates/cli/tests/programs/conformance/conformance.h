@@ -10,6 +10,7 @@
 #include <netinet/udp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,9 @@ extern int alarms;          /* how many SIGALRM there were */
 extern int alarms_to;       /* a pipe that is written at each SIGALRM, if not below zero */
 extern volatile char alarms_say;
 
+extern sigjmp_buf next_case;
+/* Runs a function of cases; a call that was made to fail ends it. */
+#define CASE(call) do { if (!sigsetjmp(next_case, 1)) call; no_alarm(); } while (0)
 /* Begins a case. */
 void begin(const char *name);
 /* Prints the result of a call: its value, or the name of the error. */
@@ -62,6 +66,9 @@ struct address with_port(struct address address, int port);
 int port_of(const struct address *address);
 struct address name_of(int fd);
 
+/* Prints what failed, and ends the program; where calls are made to fail, the case. */
+void fail(const char *what);
+
 /* Make the objects that a case starts from; end the program if they cannot. */
 int tcp(void);
 int udp(void);
@@ -76,6 +83,10 @@ int called(char command, const struct address *at);
 void await(int fd, short events);
 /* Reads until n bytes or the end; returns how many. */
 long drain(int fd, long n);
+/* fork(2); ends the program if it fails. */
+pid_t child_process(void);
+/* sigaction(2); ends the program if it fails. */
+void handle(int signal, struct sigaction action);
 /* A SIGALRM every 50 ms, with SA_RESTART or without. */
 void alarm_soon(int restart);
 void no_alarm(void);

@@ -271,7 +271,7 @@ static void children(void)
     begin("a child that uses no socket");
     s = connected('e');
     fflush(stdout);
-    child = fork();
+    child = child_process();
     if (child == 0)
         _exit(7);
     DO(waitpid(child, &status, 0) == child);
@@ -283,7 +283,7 @@ static void children(void)
     begin("a child that accepts on an inherited listener");
     l = listening(&at);
     fflush(stdout);
-    child = fork();
+    child = child_process();
     if (child == 0) {
         char data[2];
 
@@ -301,7 +301,7 @@ static void children(void)
 
     begin("a child that makes sockets");
     fflush(stdout);
-    child = fork();
+    child = child_process();
     if (child == 0) {
         s = connected('e');
         DO(write(s, "abc", 3));
@@ -335,7 +335,7 @@ static void children(void)
     s = connected('e');
     fcntl(s, F_SETFD, FD_CLOEXEC);
     fflush(stdout);
-    child = fork();
+    child = child_process();
     if (child == 0) {
         char command[64];
 
@@ -352,10 +352,10 @@ static void children(void)
 
 void cases_descriptors(void)
 {
-    copies();
-    files();
-    past_the_end();
-    sendfile_from();
-    full_pipe();
-    children();
+    CASE(copies());
+    CASE(files());
+    CASE(past_the_end());
+    CASE(sendfile_from());
+    CASE(full_pipe());
+    CASE(children());
 }

@@ -177,7 +177,7 @@ static void mixtures(void)
 
 void cases_epoll(void)
 {
-    managing();
-    triggers();
-    mixtures();
+    CASE(managing());
+    CASE(triggers());
+    CASE(mixtures());
 }

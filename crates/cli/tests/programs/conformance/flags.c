@@ -113,7 +113,7 @@ static void in_time(void)
 
 void cases_flags(void)
 {
-    on_streams();
-    in_parts();
-    in_time();
+    CASE(on_streams());
+    CASE(in_parts());
+    CASE(in_time());
 }

@@ -128,9 +128,9 @@ static void asking(void)
 
 void cases_names(void)
 {
-    making();
-    binding(SOCK_STREAM);
-    binding(SOCK_DGRAM);
-    sharing_ports();
-    asking();
+    CASE(making());
+    CASE(binding(SOCK_STREAM));
+    CASE(binding(SOCK_DGRAM));
+    CASE(sharing_ports());
+    CASE(asking());
 }

@@ -87,7 +87,7 @@ static void restarted(void)
     alarms_to = told[1];
     alarms_say = 'a';
     /* Requests a connection from the peer only after an alarm, and its end after another alarm. */
-    child = fork();
+    child = child_process();
     if (child == 0) {
         wait_for(told[0], 'a');
         usleep(20000);
@@ -133,7 +133,7 @@ static void restarted_in_a_child(void)
     DO(accept(l, NULL, NULL));
     fcntl(l, F_SETFL, 0);
     fflush(stdout);
-    child = fork();
+    child = child_process();
     if (child == 0) {
         alarms_to = told[1];
         alarms_say = 'a';
@@ -180,17 +180,17 @@ static void in_a_handler(void)
     begin("a handler that calls socket functions");
     asked = connected('e');
     p = (struct pollfd){ asked, POLLIN, 0 };
-    sigaction(SIGUSR1, &action, NULL);
+    handle(SIGUSR1, action);
     raise(SIGUSR1);
     SAY(answered);
     DO(recv(asked, data, 1, 0));
     fflush(stdout);
-    child = fork();
+    child = child_process();
     if (child == 0) {
-        for (;;) {
+        do
             usleep(20000);
-            kill(self, SIGUSR1);
-        }
+        while (kill(self, SIGUSR1) == 0);
+        _exit(0);
     }
     /* The echo of what the handler sends ends the interrupted call. */
     DO(recv(asked, data, 1, 0));
@@ -221,15 +221,15 @@ static void while_forking(void)
 
     begin("a handler while the process forks");
     asked = connected('e');
-    sigaction(SIGALRM, &action, NULL);
+    handle(SIGALRM, action);
     setitimer(ITIMER_REAL, &often, NULL);
     while (children < 50 || during < 50) {
         int status;
-        pid_t child = fork();
+        pid_t child = child_process();
 
         if (child == 0)
             _exit(3);
-        if (child < 0 || waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 3)
+        if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 3)
             break;
         children++;
     }
@@ -258,7 +258,7 @@ static void handlers_in_a_child(void)
     begin("a child changes handlers at the same time as a thread of its parent");
     pthread_create(&thread, NULL, changes_handlers, &stop);
     for (int i = 0; i < 200; i++) {
-        pid_t child = fork();
+        pid_t child = child_process();
 
         if (child == 0)
             _exit(sigaction(SIGUSR2, &action, NULL));
@@ -296,7 +296,7 @@ static void queued(int restart)
 
     begin(restart ? "queued signals, with SA_RESTART" : "queued signals");
     s = connected('e');
-    sigaction(SIGRTMIN, &action, NULL);
+    handle(SIGRTMIN, action);
     pthread_create(&thread, NULL, receives, &s);
     usleep(100000);
     for (int round = 0; round < 20; round++) {
@@ -320,13 +320,13 @@ static void queued(int restart)
 
 void cases_signals(void)
 {
-    queued(0);
-    queued(1);
-    interrupted(0);
-    interrupted(1);
-    restarted();
-    restarted_in_a_child();
-    in_a_handler();
-    while_forking();
-    handlers_in_a_child();
+    CASE(queued(0));
+    CASE(queued(1));
+    CASE(interrupted(0));
+    CASE(interrupted(1));
+    CASE(restarted());
+    CASE(restarted_in_a_child());
+    CASE(in_a_handler());
+    CASE(while_forking());
+    CASE(handlers_in_a_child());
 }

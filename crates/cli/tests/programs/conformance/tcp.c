@@ -301,7 +301,8 @@ static void shutting_a_listener(void)
     /* A thread in accept returns; it may begin to wait before or after the shutdown. */
     pthread_create(&thread, NULL, accepts, (void *)(long)l);
     usleep(20000);
-    shutdown(l, SHUT_RD);
+    if (shutdown(l, SHUT_RD))
+        fail("shutdown");
     pthread_join(thread, NULL);
     DO(accept(l, NULL, NULL));
     DO(shutdown(l, SHUT_RD));
@@ -549,11 +550,11 @@ static void ending(void)
 
 void cases_tcp(void)
 {
-    connecting();
-    binding_again();
-    shutting_while_connecting();
-    accepting();
-    shutting_a_listener();
-    again();
-    ending();
+    CASE(connecting());
+    CASE(binding_again());
+    CASE(shutting_while_connecting());
+    CASE(accepting());
+    CASE(shutting_a_listener());
+    CASE(again());
+    CASE(ending());
 }

@@ -260,11 +260,11 @@ static void records(void)
 
 void cases_urgent(void)
 {
-    apart(0);
-    apart(1);
-    sending();
-    buffers();
-    shut_while_waited();
-    times();
-    records();
+    CASE(apart(0));
+    CASE(apart(1));
+    CASE(sending());
+    CASE(buffers());
+    CASE(shut_while_waited());
+    CASE(times());
+    CASE(records());
 }

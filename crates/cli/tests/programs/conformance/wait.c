@@ -200,7 +200,7 @@ static void beyond(void)
 
 void cases_wait(void)
 {
-    states();
-    sets();
-    beyond();
+    CASE(states());
+    CASE(sets());
+    CASE(beyond());
 }

@@ -1,12 +1,16 @@
 //! The epoll calls. The kernel serves waits on a set without an active socket of ours.
 
-use super::{Deadline, EpollSet, Memberships, kernel_waiters, set};
+use super::{Deadline, kernel_waiters};
 use crate::{
     config, errno,
     inside::{Inside, Restart},
     kernel, memory,
-    stack::{FILES, Ref},
-    stack::{File, answer, error, host, internal_fds},
+    stack::{
+        common::{answer, error},
+        epoll_set::{self, EpollSet, Memberships},
+        file::{FILES, File, Ref, fd_of_set},
+        host, internal_fds,
+    },
 };
 use busypoll_stack::{EpollParams, Source};
 use libc::{c_int, epoll_event, sigset_t, timespec};
@@ -148,16 +152,16 @@ unsafe fn control_member(
                     // SAFETY: the caller's contract.
                     unsafe { set.add_inactive(epoll, fd, memberships, member.set(), event) }?;
                     // It may have been activated meanwhile, without finding this set.
-                    source_of(member)
-                        .into_iter()
-                        .for_each(|source| set.activate_member(memberships.id(), &source));
+                    source_of(member).into_iter().for_each(|source| {
+                        set.activate_member(memberships.id(), &source, fd_of_set)
+                    });
                     // A thread that waits already does not come by here to activate it.
                     if set.is_waited_for() {
                         set.activate_members();
                     }
                     Ok(())
                 }
-                Some(source) => set.add(fd, memberships, member.set(), &source, given),
+                Some(source) => set.add(fd, memberships, member.set(), &source, given, fd_of_set),
             }
         }
         libc::EPOLL_CTL_MOD => set.modify(epoll, fd, memberships.id(), given()?),
@@ -302,7 +306,7 @@ unsafe fn wait(
         let left = match usize::try_from(found) {
             Ok(written @ 1..) => {
                 // SAFETY: the kernel has written as many.
-                set::split_off_wakeup(unsafe { slice::from_raw_parts_mut(events, written) })
+                epoll_set::split_off_wakeup(unsafe { slice::from_raw_parts_mut(events, written) })
             }
             _ => found,
         };
@@ -355,7 +359,7 @@ fn wait_for(
             loop {
                 set.wait(epoll, deadline.left())?;
                 set.activate_members();
-                let found = set.take_events(epoll, out)?;
+                let found = set.take_events_after_wait(epoll, out)?;
                 if found > 0 || deadline.is_over() {
                     return Ok(found);
                 }

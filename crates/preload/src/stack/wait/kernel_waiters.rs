@@ -2,8 +2,7 @@
 //! that is cancelled there does not return to end its wait, so the wait is ended with the thread. The same holds for a
 //! wait that a signal handler has left by longjmp.
 
-use super::set::EpollSet;
-use crate::stack::internal_fds;
+use crate::stack::{epoll_set::EpollSet, thread_end};
 use std::{cell::RefCell, mem::ManuallyDrop, sync::Arc};
 
 /// The waits of one thread, the innermost last: a signal handler may wait as well.
@@ -36,7 +35,7 @@ pub fn on_thread_exit() {
 /// The calling thread is about to wait; the set has counted it. Returns the index for [`end`], `None` if the thread is
 /// ending.
 pub fn begin(set: &Arc<EpollSet>) -> Option<usize> {
-    internal_fds::watch_thread_end();
+    thread_end::watch_thread_end();
     let known = WAITS.try_with(|waits| {
         let mut waits = waits.0.borrow_mut();
         waits.push(set.clone());

@@ -3,11 +3,8 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`memberships`] | which epoll sets a file is a member of |
-//! | [`set`] | an epoll of the program: our members, and the kernel's instance for all others |
-//! | [`member`] | one file in one set, and how it moves from the kernel's half to ours |
+//! | [`member_files`] | the files of a set's members: activated, adopted by a child |
 //! | [`kernel_waiters`] | threads that wait only in the kernel's half of a set |
-//! | [`nested_notify`] | notifications from the kernel's halves of inner sets |
 //! | [`epoll`] | the calls of epoll |
 //! | [`poll`], [`select`] | the calls of those names |
 //!
@@ -17,30 +14,25 @@
 
 mod epoll;
 mod kernel_waiters;
-mod member;
-mod memberships;
-mod nested_notify;
+mod member_files;
 mod poll;
 mod select;
-mod set;
 
 pub use epoll::{
     epoll_create, epoll_create1, epoll_ctl, epoll_ctl_other, epoll_pwait, epoll_pwait2, epoll_wait,
     ioctl,
 };
-pub use memberships::Memberships;
 pub use poll::{poll, poll_chk, ppoll, ppoll_chk, wait_for_kernel_fd};
 pub use select::{pselect, select};
-pub use set::EpollSet;
 
 /// The calling thread ends. Called inside.
 pub fn on_thread_exit() {
     poll::on_thread_exit();
-    set::on_thread_exit();
+    epoll_set::on_thread_exit();
     kernel_waiters::on_thread_exit();
 }
 
-use super::error;
+use super::{common::error, epoll_set};
 use busypoll_stack::time::{self, Instant};
 use std::{io, time::Duration};
 

@@ -5,8 +5,11 @@ use super::Deadline;
 use crate::{
     inside::{Inside, Restart},
     kernel, memory,
-    stack::{FILES, Ref},
-    stack::{answer, error, internal_fds},
+    stack::{
+        common::{answer, error},
+        file::{FILES, Ref},
+        thread_end,
+    },
 };
 use busypoll_stack::{Entry, Events, Source, napi::KernelFds, poll_with_kernel_fds};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
@@ -204,7 +207,7 @@ impl MixedSet {
         self.indices.clear();
         self.kernel_fds.clear();
         self.micros = 0;
-        internal_fds::watch_thread_end();
+        thread_end::watch_thread_end();
         // A signal handler may have stored one meanwhile.
         drop(take_spare());
         SPARE.set(ManuallyDrop::new(self));

@@ -8,8 +8,10 @@ use super::{
 use crate::{
     inside::Inside,
     kernel,
-    stack::FILES,
-    stack::{answer, error},
+    stack::{
+        common::{answer, error},
+        file::FILES,
+    },
 };
 use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
 use std::{io, time::Duration};

@@ -37,6 +37,11 @@ impl Flow {
         Flow { core, inet }
     }
 
+    /// Whether the kernel has made it.
+    pub(crate) fn is_imported(&self) -> bool {
+        self.core.lock().imported
+    }
+
     /// For [`Poller::expected_flow`](crate::napi::Poller::expected_flow): a thread that polls for this flow finds it
     /// without a lookup in the table.
     #[inline]

@@ -299,8 +299,8 @@ impl Connection {
 
     /// How many more bytes may wait to be sent. `TCP_NOTSENT_LOWAT` keeps Linux from beginning a large segment, but
     /// not from filling one: the limit is exceeded by up to one large segment.
-    #[inline]
-    fn may_queue(&self) -> usize {
+    #[inline(always)]
+    pub(super) fn may_queue(&self) -> usize {
         let low = self.notsent_low_water();
         if low == u32::MAX {
             return usize::MAX;

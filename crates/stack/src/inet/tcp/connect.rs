@@ -152,12 +152,19 @@ impl Inet {
         let connection = Connection::connect(&self.tcp.shared, &options.tcp, start, pass.now);
         // The answer to the SYN most likely comes on the paired receive queue.
         let (endpoint, napi) = (Some(endpoint), path.napi());
+        let iface = path.interface().cloned();
         let core =
             Core::new(NewFlow { tuple, connection, path, endpoint, napi, flow_claim, port_ref });
         if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
             // Another thread chose the same port at the same time.
             self.tcp_release(&flow_claim.of(&tuple));
             return Err(unavailable());
+        }
+        if iface.is_some_and(|iface| iface.has_ended()) {
+            // Since the route was looked up: then nothing else may end this connection.
+            self.tcp.table.remove(&tuple, &Entry::Flow(core.clone()));
+            core.forget(self);
+            return Err(SendError::NoRoute.into());
         }
         self.tcp_count(Count::TcpActiveOpens);
         Ok(Flow::new(core, self.clone()))

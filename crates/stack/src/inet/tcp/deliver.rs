@@ -3,6 +3,7 @@
 use super::{
     flow::Core,
     parse,
+    plain::Plain,
     request::Outcome as Handshake,
     segment::{Flags, Segment},
     seq::Seq,
@@ -41,13 +42,22 @@ impl Inet {
         congested: bool,
         pass: &mut Pass<'_>,
     ) {
+        let expected: Option<&Arc<Core>> =
+            pass.expected_flow.and_then(|expected_flow| expected_flow.downcast_ref());
+        let expected = expected.filter(|core| core.tuple == tuple);
+        if let Some(core) = expected
+            && !congested
+            && pass.deferred.is_none()
+            && let Some((segment, data)) = Plain::parse(packet.bytes())
+            && core.predicted(self, &segment, data, pass)
+        {
+            return self.deliver_local(pass);
+        }
         let segment = parse::parse(packet, congested);
         if self.tcp_deferred_flow(&tuple, &segment, arrival, pass) {
             return;
         }
-        if let Some(core) =
-            pass.expected_flow.and_then(|expected_flow| expected_flow.downcast_ref::<Arc<Core>>())
-            && core.tuple == tuple
+        if let Some(core) = expected
             && core.segment(self, &segment, arrival, pass)
         {
             return self.deliver_local(pass);

@@ -1,7 +1,7 @@
 //! What the socket layer passes down to TCP: the endpoint to notify, and what to keep alive.
 
 use crate::napi::{NapiId, Pass};
-use std::{any::Any, fmt, ops::BitOr, sync::Arc};
+use std::{fmt, ops::BitOr, sync::Arc};
 
 /// The readiness of a flow or listener, with the meaning poll(2) gives each bit.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -104,4 +104,10 @@ pub trait TcpEndpoint: Send + Sync {
 
 /// Something that must live as long as a port is in use: on an interface shared with the kernel its companion socket
 /// and the steering. Listeners, flows (closed ones until they are done) and TIME_WAIT entries share it.
-pub type PortRef = Arc<dyn Any + Send + Sync>;
+pub type PortRef = Arc<dyn PortHolder>;
+
+/// What is held for a port in use.
+pub trait PortHolder: fmt::Debug + Send + Sync {
+    /// The connection was handed over to the kernel, and so was the port.
+    fn mark_handed_over(&self);
+}

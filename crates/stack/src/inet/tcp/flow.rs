@@ -8,8 +8,10 @@
 use super::{
     PortRef, Ready, TcpEndpoint,
     claims::FlowClaim,
-    connection::{Connection, State as Phase},
+    connection::{Connection, NEVER, State as Phase},
     emit,
+    plain::PLAIN_LEN,
+    predicted_frame::FrameKey,
     segment::Segment,
     seq::Seq,
     state::Timer,
@@ -19,9 +21,9 @@ use super::{
     wheel::{Handle, with_slack},
 };
 use crate::{
-    inet::{Count, Inet, Path, PathOptions, SendError, input::Arrival},
-    ledger::{LedgerSlot, SocketCounts, SocketState},
-    napi::{NapiId, Pass},
+    inet::{Count, Inet, Interface, Path, PathOptions, SendError, input::Arrival},
+    ledger::{Ledger, LedgerSlot, SocketCounts, SocketState},
+    napi::{NapiId, Pass, PolledBy},
     sync::{Mutex, MutexGuard, lock},
     time::Instant,
     wire::Protocol,
@@ -41,6 +43,7 @@ const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
 /// answers may each hold a reference.
 pub(super) struct Core {
     pub(super) tuple: Tuple,
+    pub(super) frame_key: FrameKey,
     state: Mutex<State>,
 }
 
@@ -67,6 +70,8 @@ pub(super) struct State {
     pub(super) deferred_close: DeferredClose,
     flow_claim: FlowClaim,
     pub(super) port_ref: Option<PortRef>,
+    /// The kernel has made it. It has no TIME_WAIT: a connection with the same ends begins with the kernel, too.
+    pub(super) imported: bool,
     /// It is in the table.
     in_table: bool,
     /// The transmit ring was full.
@@ -108,6 +113,7 @@ impl Core {
             deferred_close: DeferredClose::No,
             flow_claim: parts.flow_claim,
             port_ref: parts.port_ref,
+            imported: false,
             in_table: true,
             ring_full: false,
             deferred: false,
@@ -116,7 +122,8 @@ impl Core {
             confirm_at: Instant::ZERO,
             ledger_entry: None,
         };
-        Arc::new(Core { tuple: parts.tuple, state: Mutex::new(state) })
+        let (tuple, frame_key) = (parts.tuple, FrameKey::new(&parts.tuple));
+        Arc::new(Core { tuple, frame_key, state: Mutex::new(state) })
     }
 
     #[inline]
@@ -128,9 +135,15 @@ impl Core {
     /// advanced, because a connection's time, which its timestamps show to the peer, never goes back.
     #[inline]
     pub(super) fn enter(&self, pass: &mut Pass<'_>) -> MutexGuard<'_, State> {
+        self.enter_at(&mut pass.now)
+    }
+
+    /// The same for a call without a pass, made at `now`.
+    #[inline]
+    pub(super) fn enter_at(&self, now: &mut Instant) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        pass.now = pass.now.max(state.latest);
-        state.latest = pass.now;
+        *now = (*now).max(state.latest);
+        state.latest = *now;
         state
     }
 
@@ -151,11 +164,24 @@ impl Core {
         let taken = state.process_segment(inet, segment, arrival, pass);
         // After a full segment more usually follow.
         let more = segment.payload.len() >= state.connection.full_segment();
+        self.end_segment(state, inet, (taken, more), pass);
+        true
+    }
+
+    /// A segment was processed, and a reader has `taken` its data, or not; `more` are likely to follow. Answers now, or
+    /// leaves the answer to the reader or to the end of the pass.
+    #[inline(always)]
+    pub(super) fn end_segment(
+        self: &Arc<Core>,
+        mut state: MutexGuard<'_, State>,
+        inet: &Inet,
+        (taken, more): (bool, bool),
+        pass: &mut Pass<'_>,
+    ) {
         let sends = state.connection.has_to_send();
         if taken && !more && !sends && state.deadline_before_timer(pass.now).is_none() {
             // The reader has the data and is about to answer.
-            state.update_ledger(&self.tuple, inet);
-            return true;
+            return state.update_ledger(&self.tuple, inet, pass);
         }
         if pass.batched && (more || sends) {
             // What is sent at the end of the pass answers all its segments.
@@ -164,10 +190,9 @@ impl Core {
                 state.next_deferred =
                     pass.deferred.replace(self.clone()).and_then(|next| next.downcast().ok());
             }
-            return true;
+            return;
         }
         self.finish(state, inet, pass);
-        true
     }
 
     /// Processes another segment for a flow on the deferred list of this pass. False if the flow has left the table
@@ -243,13 +268,31 @@ impl Core {
             cold_path();
             return;
         }
-        state.update_ledger(&self.tuple, inet);
+        state.update_ledger(&self.tuple, inet, pass);
         let over = matches!(state.connection.state(), Phase::TimeWait | Phase::Closed);
         let port_ref = if over { state.retire(self, inet, pass.now) } else { None };
         state.set_timer(self, inet, pass.now);
         // Dropping the kernel's socket takes system calls: not under our lock.
         drop(state);
         drop(port_ref);
+    }
+
+    /// Updates ledger and timer after data was sent.
+    #[inline(always)]
+    pub(super) fn update_after(
+        self: &Arc<Core>,
+        mut state: MutexGuard<'_, State>,
+        inet: &Inet,
+        now: Instant,
+    ) {
+        if inet.ledger().is_some() {
+            let pass = Pass::new(None, now, PolledBy::Kernel);
+            state.update_ledger(&self.tuple, inet, &pass);
+        }
+        if !state.has_timer_by(state.connection.busy_until(now)) {
+            cold_path();
+            state.set_timer(self, inet, now);
+        }
     }
 
     /// The application has dropped its handle without a pass: the wheel closes the connection.
@@ -262,6 +305,15 @@ impl Core {
             let old = state.timer.map(|(handle, _)| handle);
             let handle = inet.tcp_timer(Instant::ZERO, old, || Timer::Flow(self.clone()));
             state.timer = Some((handle, Instant::ZERO));
+        }
+    }
+
+    /// The peer has ended with its link, if it was reached over `iface`.
+    fn end_link(self: &Arc<Core>, iface: &Interface, inet: &Inet, pass: &mut Pass<'_>) {
+        let mut state = self.enter(pass);
+        if state.in_table && state.napi.is_some_and(|napi| iface.has_napi(napi)) {
+            state.connection.peer_ended();
+            self.finish(state, inet, pass);
         }
     }
 
@@ -309,15 +361,71 @@ impl State {
         let taken = self.connection.segment_for(segment, now, &mut |data| {
             endpoint.is_some_and(|endpoint| endpoint.take(napi, data, pass))
         });
+        self.after_segment(inet, taken, before != self.connection.snd_una, now);
+        taken
+    }
+
+    /// The connection has processed a segment: a reader has `taken` its data, or not; it `acknowledges` something, or
+    /// not.
+    #[inline(always)]
+    pub(super) fn after_segment(
+        &mut self,
+        inet: &Inet,
+        taken: bool,
+        acknowledges: bool,
+        now: Instant,
+    ) {
         self.leave_ack(|_| taken);
-        if before != self.connection.snd_una && self.confirm_at <= pass.now {
+        if acknowledges && self.confirm_at <= now {
             cold_path();
-            self.confirm_at = pass.now + CONFIRM_INTERVAL;
+            self.confirm_at = now + CONFIRM_INTERVAL;
             if let Some(path) = &self.path {
-                inet.confirm(path, pass.now);
+                inet.confirm(path, now);
             }
         }
-        taken
+    }
+
+    /// Whether nothing is to be sent after a predicted segment, and the timer on the wheel is early enough.
+    #[inline(always)]
+    pub(super) fn rests(&self) -> bool {
+        let until = self.connection.rests_until();
+        !self.ring_full && until.is_some_and(|until| self.has_timer_by(until))
+    }
+
+    /// Whether our timer fires by `due`; also if there is nothing to wait for.
+    #[inline(always)]
+    fn has_timer_by(&self, due: Instant) -> bool {
+        due == NEVER || self.timer.is_some_and(|(_, fires)| fires <= due)
+    }
+
+    /// Whether the flow is in the table and its last packet came from the queue `napi`.
+    #[inline]
+    pub(super) fn receives_from(&self, napi: Option<NapiId>) -> bool {
+        self.in_table && napi.is_some() && self.napi == napi
+    }
+
+    /// Sends `data`, if it can leave at once: see [`Connection::predict_sending`].
+    #[inline(always)]
+    pub(super) fn send_predicted(
+        &mut self,
+        tuple: &Tuple,
+        data: &[u8],
+        inet: &Inet,
+        now: Instant,
+    ) -> bool {
+        let Some(path) = self.path.as_deref() else { return false };
+        let Some(iface) = path.fast_path(PLAIN_LEN + data.len()) else { return false };
+        if !(self.in_table && path.is_current(inet)) {
+            return false;
+        }
+        let Some(segment) = self.connection.predict_sending(data.len(), now) else { return false };
+        if !path.push_plain(iface, tuple.sent_ports(), (&segment, data), now) {
+            cold_path();
+            return false;
+        }
+        self.connection.sent_predicted(data, now);
+        self.ring_full = false;
+        true
     }
 
     /// Leaves the ACK to the reader, if the reader polls and the ACK may wait.
@@ -450,7 +558,7 @@ impl State {
     #[cold]
     fn retire(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) -> Option<PortRef> {
         let ours = Entry::Flow(core.clone());
-        let port_ref = match self.connection.take_time_wait() {
+        let port_ref = match self.connection.take_time_wait().filter(|_| !self.imported) {
             Some(wait) => {
                 let port_ref = self.port_ref.take();
                 let begun = TimeWaitEntry::begin(
@@ -484,14 +592,23 @@ impl State {
     }
 
     /// Updates the ledger, if there is one.
-    #[inline]
-    fn update_ledger(&mut self, tuple: &Tuple, inet: &Inet) {
-        let Some(ledger) = inet.ledger() else { return };
+    #[inline(always)]
+    pub(super) fn update_ledger(&mut self, tuple: &Tuple, inet: &Inet, pass: &Pass<'_>) {
+        if let Some(ledger) = inet.ledger() {
+            self.note_in_ledger(tuple, ledger, pass);
+        }
+    }
+
+    #[inline(never)]
+    fn note_in_ledger(&mut self, tuple: &Tuple, ledger: &Arc<Ledger>, pass: &Pass<'_>) {
         if self.ledger_entry.is_none() {
             cold_path();
             self.ledger_entry = ledger.enter(Protocol::TCP, tuple.local(), Some(tuple.remote()));
         }
         if let Some(ledger_entry) = &self.ledger_entry {
+            if ledger_entry.is_traced() {
+                self.trace(pass);
+            }
             let connection = &self.connection;
             let found = self.endpoint.as_ref().map_or([0; 3], |endpoint| endpoint.deliveries());
             let [own_polls, other_polls, interrupts] = found;
@@ -513,8 +630,25 @@ impl State {
         }
     }
 
+    /// Records for a tracer what is about to change in the ledger. Apart from the state that is noted there, which so
+    /// needs no memory.
+    #[cold]
+    fn trace(&self, pass: &Pass<'_>) {
+        let connection = &self.connection;
+        let now = SocketState {
+            state: connection.state().number(),
+            snd_nxt: connection.snd_nxt.0,
+            rcv_nxt: connection.rcv_nxt().0,
+            unread: connection.unread(),
+            ..SocketState::default()
+        };
+        if let Some(ledger_entry) = &self.ledger_entry {
+            ledger_entry.trace_stream(&now, pass);
+        }
+    }
+
     /// The next deadline, if the timer on the wheel would be too late for it.
-    #[inline]
+    #[inline(always)]
     fn deadline_before_timer(&self, now: Instant) -> Option<Instant> {
         let deadline = self.connection.deadline();
         let retry = self.ring_full.then(|| now + RETRY_DELAY);
@@ -558,7 +692,7 @@ impl Inet {
     }
 
     /// A pass over a queue is over: sends what was deferred to its end.
-    #[inline]
+    #[inline(never)]
     pub(in crate::inet) fn tcp_end_of_pass(&self, pass: &mut Pass<'_>) {
         while let Some(next) = pass.deferred.take() {
             // Only flows are put on this list.
@@ -571,6 +705,15 @@ impl Inet {
     /// How many connections there are, from SYN to the end of TIME_WAIT.
     pub fn tcp_connections(&self) -> usize {
         self.tcp.table.len()
+    }
+
+    /// Resets the connections over `iface`, whose link has ended. Handshakes of listeners end by their timers.
+    pub(in crate::inet) fn tcp_end_link(&self, iface: &Interface, pass: &mut Pass<'_>) {
+        for (_, entry) in self.tcp.table.all() {
+            if let Entry::Flow(core) = entry {
+                core.end_link(iface, self, pass);
+            }
+        }
     }
 
     /// Drops every connection and all that keeps ports for them, without sending anything: the host is about to be

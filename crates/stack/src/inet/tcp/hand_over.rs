@@ -115,7 +115,7 @@ impl Flow {
 
 impl Connection {
     /// Ends it here; only threads that wait for it are notified.
-    fn end_handed_over(&mut self, error: i32) {
+    pub(super) fn end_handed_over(&mut self, error: i32) {
         self.error = Some(error);
         self.receiver.clear();
         // By way of TIME_WAIT, so that it is not counted as a reset.

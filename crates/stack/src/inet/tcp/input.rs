@@ -301,12 +301,24 @@ impl Connection {
         }
     }
 
+    /// The host at the other end of the link has ended: as a reset.
+    #[cold]
+    pub(super) fn peer_ended(&mut self) {
+        match self.state {
+            State::SynSent => self.fail(libc::ECONNREFUSED),
+            _ => self.reset_by_peer(),
+        }
+    }
+
     //= RFC 7323 5.5
     //# If TS.Recent is found to be invalid, then the segment is accepted, regardless of the failure of the timestamp
     //# check, and rule R3 updates TS.Recent with the TSval from the new segment.
     /// PAWS: whether a TSval is older than TS.Recent.
     fn is_paws_old(&self, value: u32, now: Instant) -> bool {
+        // As in Linux (`tcp_paws_check`), 0 is no time: some peers begin with it, and of a connection that the kernel has
+        // made none is known.
         self.ts_recent.wrapping_sub(value) as i32 > 0
+            && self.ts_recent != 0
             && now.since(self.ts_recent_at) < TS_RECENT_LIFE
     }
 
@@ -325,8 +337,15 @@ impl Connection {
     fn update_ts_recent(&mut self, segment: &Segment<'_>, now: Instant) {
         if let Some((value, _)) = segment.options.timestamps
             && self.timestamps
-            && segment.seq.at_most(self.last_ack_sent)
         {
+            self.note_timestamp(segment.seq, value, now);
+        }
+    }
+
+    /// The same, for a segment that begins at `seq` and has the TSval `value`.
+    #[inline]
+    pub(super) fn note_timestamp(&mut self, seq: Seq, value: u32, now: Instant) {
+        if seq.at_most(self.last_ack_sent) {
             self.ts_recent = value;
             self.ts_recent_at = now;
         }
@@ -344,24 +363,8 @@ impl Connection {
             self.soft_error = None;
         }
         let advances = segment.ack.after(self.snd_una);
-        //= RFC 7323 2.3
-        //# SND.WND = SEG.WND << Snd.Wind.Shift
-        let window = u32::from(segment.window) << self.snd_shift;
-        let same_window = window == self.snd_wnd;
-        //= RFC 9293 3.10.7.4
-        //# If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND <- SEG.WND, set SND.WL1
-        //# <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
-        // Of two segments that differ only in the window, the larger window counts, as they may have been reordered
-        // (tcp_may_update_window).
-        let newer = advances
-            || segment.ack == self.snd_una
-                && (self.snd_wl1.before(segment.seq)
-                    || self.snd_wl1 == segment.seq && (window > self.snd_wnd || window == 0));
-        if newer {
-            self.snd_wl1 = segment.seq;
-            self.snd_wnd = window;
-            self.snd_wnd_max = self.snd_wnd_max.max(window);
-        }
+        let (newer, same_window) =
+            self.update_window(segment.seq, segment.ack, segment.window, advances);
         let pure = segment.is_empty() && same_window;
         if self.snd_una == self.snd_nxt {
             // Data that does not change the window does not postpone a probe (`tcp_rcv_established`'s fast path).
@@ -397,6 +400,36 @@ impl Connection {
         if advances {
             self.advance(segment.ack);
         }
+    }
+
+    /// Takes the window of a segment, if it is newer than the one known. Returns whether it is, and whether it is the same.
+    #[inline(always)]
+    pub(super) fn update_window(
+        &mut self,
+        seq: Seq,
+        ack: Seq,
+        window: u16,
+        advances: bool,
+    ) -> (bool, bool) {
+        //= RFC 7323 2.3
+        //# SND.WND = SEG.WND << Snd.Wind.Shift
+        let window = u32::from(window) << self.snd_shift;
+        let same_window = window == self.snd_wnd;
+        //= RFC 9293 3.10.7.4
+        //# If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND <- SEG.WND, set SND.WL1
+        //# <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
+        // Of two segments that differ only in the window, the larger window counts, as they may have been reordered
+        // (tcp_may_update_window).
+        let newer = advances
+            || ack == self.snd_una
+                && (self.snd_wl1.before(seq)
+                    || self.snd_wl1 == seq && (window > self.snd_wnd || window == 0));
+        if newer {
+            self.snd_wl1 = seq;
+            self.snd_wnd = window;
+            self.snd_wnd_max = self.snd_wnd_max.max(window);
+        }
+        (newer, same_window)
     }
 
     /// The slow path of an ACK: recovery gets all of it.

@@ -194,8 +194,8 @@ impl Listener {
 
 /// A listener. Dropping it closes it: connections not yet accepted are reset.
 pub struct Listening {
-    listener: Arc<Listener>,
-    inet: Arc<Inet>,
+    pub(super) listener: Arc<Listener>,
+    pub(super) inet: Arc<Inet>,
 }
 
 impl fmt::Debug for Listening {

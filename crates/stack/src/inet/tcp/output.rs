@@ -31,7 +31,7 @@ struct NextSegment {
 
 impl Connection {
     /// Whether [`transmit`](Connection::transmit) may have something to send: never false if it has.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_to_send(&self) -> bool {
         self.ack_now
             || self.receiver.ack_need() == AckNeed::Now
@@ -488,8 +488,8 @@ impl Connection {
     }
 
     /// Segments with data, and an acknowledgment, were sent.
-    #[inline]
-    fn data_sent(&mut self, segments: u32, bytes: u32, new: bool, now: Instant) {
+    #[inline(always)]
+    pub(super) fn data_sent(&mut self, segments: u32, bytes: u32, new: bool, now: Instant) {
         self.counts.data_segs_out = self.counts.data_segs_out.wrapping_add(segments);
         self.counts.bytes_sent += u64::from(bytes);
         if new {
@@ -500,7 +500,7 @@ impl Connection {
     }
 
     /// Segments with an acknowledgment were sent.
-    #[inline]
+    #[inline(always)]
     fn segments_sent(&mut self, segments: u32) {
         self.counts.segs_out = self.counts.segs_out.wrapping_add(segments);
         self.receiver.acknowledged();

@@ -10,7 +10,7 @@ use crate::wire::{self, Error};
 //# the specified value.
 const MAX_SHIFT: u8 = 14;
 /// Two NOPs and timestamps, which aligns the values: nearly every segment's options begin so.
-const TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
+pub(super) const TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
 /// Parses a segment; `congested` if its packet was marked (ECN CE). Options that are misplaced or invalid are
 /// ignored; of a repeated option the last counts, as in Linux (`tcp_parse_options`).

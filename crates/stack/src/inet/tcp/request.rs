@@ -182,7 +182,7 @@ impl Inet {
     }
 
     /// Makes the flow of a complete handshake. The accept queue has room for it.
-    fn tcp_accepted(
+    pub(super) fn tcp_accepted(
         &self,
         listener: &Arc<Listener>,
         tuple: Tuple,

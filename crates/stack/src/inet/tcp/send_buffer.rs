@@ -86,7 +86,7 @@ impl SendBuffer {
     }
 
     /// Whether `len` more bytes would be taken now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn takes(&self, len: usize) -> bool {
         self.room() >= len && self.store.allowed(self.end(), len, GRANTED) >= len
     }

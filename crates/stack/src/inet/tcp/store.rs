@@ -142,7 +142,7 @@ impl Store {
     }
 
     /// Drops the bytes before `to`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn discard(&mut self, to: Seq) {
         self.start = self.start.max(to).min(self.end);
         if self.chunks.is_empty() {

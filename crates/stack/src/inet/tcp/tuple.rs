@@ -64,6 +64,20 @@ impl Tuple {
         SocketAddr::new(address(self.remote), self.ports as u16)
     }
 
+    /// The addresses and ports of a received IPv4 packet, as they are on the wire. Of an IPv6 flow: zeros, which no
+    /// packet has.
+    pub(super) fn received_as(&self) -> ([u8; 8], [u8; 4]) {
+        let (mut addresses, mut ports) = ([0; 8], [0; 4]);
+        if self.is_v4() {
+            let (from, to) = (self.remote.1 as u32, self.local.1 as u32);
+            addresses[..4].copy_from_slice(&from.to_be_bytes());
+            addresses[4..].copy_from_slice(&to.to_be_bytes());
+            ports[..2].copy_from_slice(&self.remote_port().to_be_bytes());
+            ports[2..].copy_from_slice(&self.local_port().to_be_bytes());
+        }
+        (addresses, ports)
+    }
+
     #[inline]
     pub(super) fn local_port(&self) -> u16 {
         (self.ports >> 16) as u16
@@ -72,6 +86,12 @@ impl Tuple {
     #[inline]
     pub(super) fn remote_port(&self) -> u16 {
         self.ports as u16
+    }
+
+    /// The ports of a segment that is sent, as they are on the wire.
+    #[inline]
+    pub(super) fn sent_ports(&self) -> [u8; 4] {
+        self.ports.to_be_bytes()
     }
 
     /// The two hosts, without the ports.

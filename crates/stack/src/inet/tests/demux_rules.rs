@@ -43,6 +43,34 @@ fn the_most_specific_socket_gets_the_datagram() {
 }
 
 #[test]
+fn a_datagram_like_the_last_one_is_looked_up_again_once_a_socket_has_changed() {
+    let a = Station::a();
+    let share = |local: &str, mailbox: &Arc<Mailbox>| {
+        a.inet.udp_bind(local.parse().unwrap(), REUSE, mailbox.clone()).unwrap()
+    };
+    let [any, bound, connected] = [(); 3].map(|()| Arc::new(Mailbox::default()));
+    let expected: Arc<dyn UdpEndpoint> = any.clone();
+    // The second and third time without a lookup; neither depends on what comes in between.
+    let receive = || {
+        for from in ["10.0.0.2:9", "10.0.0.2:9", "10.0.0.2:8", "10.0.0.2:9"] {
+            a.receive_for(&expected, &udp_to_a(from, "10.0.0.1:7", b"1"));
+        }
+        [&any, &bound, &connected].map(|mailbox| mailbox.take().len())
+    };
+    let _any = share("0.0.0.0:7", &any);
+    assert_eq!(receive(), [4, 0, 0]);
+    let binding = share("0.0.0.0:7", &connected);
+    binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
+    assert_eq!(receive(), [1, 0, 3]);
+    let specific = share("10.0.0.1:7", &bound);
+    assert_eq!(receive(), [0, 1, 3]);
+    drop(binding);
+    assert_eq!(receive(), [0, 4, 0]);
+    drop(specific);
+    assert_eq!(receive(), [4, 0, 0]);
+}
+
+#[test]
 fn with_so_reuseaddr_the_newest_socket_gets_unicast_and_all_get_broadcast() {
     let a = Station::a();
     let boxes: Vec<_> = (0..3).map(|_| Arc::new(Mailbox::default())).collect();

@@ -209,7 +209,7 @@ fn the_kernels_route_is_looked_up_from_the_specified_source() {
 }
 
 #[test]
-fn local_broadcast_multicast_and_oversized_datagrams_go_to_the_kernel() {
+fn local_broadcast_and_multicast_datagrams_go_to_the_kernel() {
     let (a, tables) = shared();
     tables.learn(B, MAC_B);
     let allowed = PathOptions { broadcast: true, ..PathOptions::default() };
@@ -227,7 +227,26 @@ fn local_broadcast_multicast_and_oversized_datagrams_go_to_the_kernel() {
     }
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     a.send(&path, &[0; 1472]).unwrap();
-    assert_eq!(a.send(&path, &[0; 1473]), Err(SendError::UseKernel));
+    // The kernel refuses what is too large without fragments.
+    let options = PathOptions { discover: crate::inet::PmtuDiscover::DO, ..PathOptions::default() };
+    let whole = a.path_with("0.0.0.0:1", "10.0.0.2:2", options).unwrap();
+    assert_eq!(a.send(&whole, &[0; 1473]), Err(SendError::UseKernel));
+    a.sent();
+    a.send(&path, &[0; 1473]).unwrap();
+    assert_eq!(a.sent().len(), 2);
+}
+
+/// RFC 1122 section 3.3.2. The kernel has not seen the fragment.
+#[test]
+fn a_datagram_that_stays_incomplete_is_reported_to_its_sender() {
+    let (mut a, tables) = shared();
+    tables.learn(B, MAC_B);
+    let mut first = packet(B, A, Protocol::UDP, &[0; 64]);
+    ipv4::Packet::new_checked(&mut first[..]).unwrap().set_fragment(0, true).unwrap();
+    a.receive(&to_a(&first));
+    a.wait(Duration::from_secs(31));
+    assert_eq!(a.count(Count::IcmpOutTimeExcds), 1);
+    assert_eq!(a.sent().len(), 1);
 }
 
 #[test]

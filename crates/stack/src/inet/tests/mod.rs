@@ -58,6 +58,10 @@ impl TxQueue for Tape {
     }
 
     fn flush(&mut self) {}
+
+    fn has_room(&mut self, frames: usize) -> bool {
+        self.frames.lock().unwrap().len() + frames <= self.room
+    }
 }
 
 /// What an endpoint has received.
@@ -143,6 +147,13 @@ impl Station {
     fn receive_as(&self, frame: &[u8], checksum: Checksum) {
         let frame = Frame { bytes: frame, checksum };
         self.inet.receive(&self.iface, 0, frame, &mut self.pass());
+    }
+
+    /// Receives a frame in a pass for the socket of `expected`.
+    fn receive_for(&self, expected: &Arc<dyn UdpEndpoint>, frame: &[u8]) {
+        let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
+        let mut pass = Pass { direct: None, expected_flow: Some(expected), ..self.pass() };
+        self.inet.receive(&self.iface, 0, frame, &mut pass);
     }
 
     fn sent(&self) -> Vec<Vec<u8>> {

@@ -1,4 +1,5 @@
 //! Tests of whole contexts.
 
+mod kernel_fds;
 mod preferred;
 mod watchdog_backoff;

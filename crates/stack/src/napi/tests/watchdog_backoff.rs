@@ -72,6 +72,24 @@ fn a_thread_that_goes_to_sleep_resets_the_backoff() {
     }
 }
 
+/// Such a thread may be woken by a packet of any queue.
+#[test]
+fn a_thread_asleep_on_no_queue_of_its_own_is_a_sleeper_of_every_queue() {
+    let (_host, context) = watched();
+    let waiter = Arc::new(Waiter::new().unwrap());
+    waiter.start();
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| sleep_for(&[], &waiter, None, &mut KernelFds::none()));
+        let give_up = time::now() + MINUTE;
+        while !context.has_sleeper() && time::now() < give_up {
+            std::thread::yield_now();
+        }
+        let seen = context.has_sleeper();
+        waiter.wake();
+        assert!(matches!(sleeper.join().unwrap(), Wake::Woken) && seen);
+    });
+}
+
 #[test]
 fn the_backoff_is_reset_when_pollers_have_left() {
     let (_host, context) = watched();

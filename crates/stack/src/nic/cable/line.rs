@@ -1,5 +1,6 @@
 //! The interrupt line of a cable's ring: when it fires and which side fires it. No frame may wait while each side
-//! expects the other to act. The descriptor is an eventfd or, with moderation, a timerfd.
+//! expects the other to act. Within a process the descriptor is an eventfd or, with moderation, a timerfd; between
+//! processes it is a socket.
 //!
 //! Does not see frames; callers pass their number. It is model-checked in `tests/loom.rs`.
 
@@ -19,10 +20,46 @@ const ARMED: u32 = 1;
 /// Frames wait, and the interrupt fires when the timer expires.
 const HELD: u32 = 2;
 
-/// The interrupt line of one ring.
-pub(crate) struct Line {
+/// The word and the descriptor of a line. Between processes each end has its own value of this, for the same word.
+pub(crate) trait Bell {
+    /// `MASKED`, `ARMED` or `HELD`. Another process may write anything here.
+    fn armed(&self) -> &AtomicU32;
+    /// The receiver waits until this is readable.
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// Makes the receiver's descriptor readable. Never blocks.
+    fn ring(&self);
+    /// Makes the descriptor not readable. Never blocks.
+    fn silence(&self);
+}
+
+/// Both ends are in this process.
+pub(crate) struct LocalBell {
     fd: OwnedFd,
     armed: AtomicU32,
+}
+
+impl Bell for LocalBell {
+    fn armed(&self) -> &AtomicU32 {
+        &self.armed
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn ring(&self) {
+        sys::signal(self.fd.as_raw_fd());
+    }
+
+    fn silence(&self) {
+        sys::drain(self.fd.as_raw_fd());
+    }
+}
+
+/// The interrupt line of one ring.
+pub(crate) struct Line<B = LocalBell> {
+    bell: B,
+    /// Only within a process.
     moderation: Option<Moderation>,
 }
 
@@ -36,17 +73,24 @@ impl Line {
     pub(crate) fn new(coalesce: Coalesce) -> io::Result<Line> {
         let armed = AtomicU32::new(MASKED);
         if coalesce == Coalesce::default() {
-            return Ok(Line { fd: sys::eventfd()?, armed, moderation: None });
+            return Ok(Line::of(LocalBell { fd: sys::eventfd()?, armed }));
         }
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: a plain system call.
         let fd = sys::owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
         let moderation = Moderation { coalesce: Mutex::new(coalesce), load: AtomicU64::new(0) };
-        Ok(Line { fd, armed, moderation: Some(moderation) })
+        Ok(Line { bell: LocalBell { fd, armed }, moderation: Some(moderation) })
+    }
+}
+
+impl<B: Bell> Line<B> {
+    /// A line without moderation.
+    pub(crate) fn of(bell: B) -> Line<B> {
+        Line { bell, moderation: None }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.bell.fd()
     }
 
     /// The sender has written frames; `waiting` returns how many are on the ring.
@@ -55,7 +99,7 @@ impl Line {
         // The sender writes the frames, then reads the line. `unmask` writes the line, then looks for frames. So one of
         // the two sees the other's write.
         fence(Ordering::SeqCst);
-        if self.armed.load(Ordering::Relaxed) != MASKED {
+        if self.bell.armed().load(Ordering::Relaxed) != MASKED {
             self.fire(waiting());
         }
     }
@@ -64,7 +108,8 @@ impl Line {
     /// never fire.
     pub(crate) fn unmask(&self, frame_waits: impl FnOnce() -> bool) -> bool {
         // `HELD` is not overwritten: its timer runs and will fire.
-        let armed = self.armed.compare_exchange(MASKED, ARMED, Ordering::AcqRel, Ordering::Acquire);
+        let armed =
+            self.bell.armed().compare_exchange(MASKED, ARMED, Ordering::AcqRel, Ordering::Acquire);
         if armed == Err(HELD) {
             return true;
         }
@@ -73,15 +118,18 @@ impl Line {
             return true;
         }
         // If the sender saw `ARMED`, it has fired. Otherwise disarm again.
-        self.armed.compare_exchange(ARMED, MASKED, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        self.bell
+            .armed()
+            .compare_exchange(ARMED, MASKED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
     }
 
     /// `waiting` frames are on the ring and the line is not masked: fires it now, or starts the timer.
     #[cold]
     fn fire(&self, waiting: u32) {
         let Some(moderation) = &self.moderation else {
-            if self.armed.swap(MASKED, Ordering::AcqRel) != MASKED {
-                sys::signal(self.fd.as_raw_fd());
+            if self.bell.armed().swap(MASKED, Ordering::AcqRel) != MASKED {
+                self.bell.ring();
             }
             return;
         };
@@ -90,12 +138,13 @@ impl Line {
         let usecs = if coalesce.adaptive { moderation.adapted() } else { coalesce.rx_usecs };
         let enough = coalesce.rx_frames > 0 && waiting >= coalesce.rx_frames;
         if usecs == 0 || enough {
-            if self.armed.swap(MASKED, Ordering::AcqRel) != MASKED {
+            if self.bell.armed().swap(MASKED, Ordering::AcqRel) != MASKED {
                 moderation.fired(waiting);
                 self.set_timer(1);
             }
         } else if self
-            .armed
+            .bell
+            .armed()
             .compare_exchange(ARMED, HELD, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
@@ -107,13 +156,13 @@ impl Line {
 
     pub(crate) fn mask(&self) {
         let _one_step = self.moderation.as_ref().map(|moderation| lock(&moderation.coalesce));
-        let was = self.armed.swap(MASKED, Ordering::AcqRel);
+        let was = self.bell.armed().swap(MASKED, Ordering::AcqRel);
         if self.moderation.is_some() && was == HELD {
             self.set_timer(0);
         }
         // Also if it has not fired since it was armed: a sender that was descheduled between masking the line and
         // signalling may have signalled since, and the descriptor would stay readable for ever.
-        sys::drain(self.fd.as_raw_fd());
+        self.bell.silence();
     }
 
     /// Makes the timerfd readable in `nanos` nanoseconds; 0: never.
@@ -122,7 +171,9 @@ impl Line {
         let it_value = sys::timespec(Duration::from_nanos(nanos));
         let spec = libc::itimerspec { it_interval: zero, it_value };
         // SAFETY: `spec` is valid for the call; a valid time on our own timerfd cannot fail.
-        unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+        unsafe {
+            libc::timerfd_settime(self.bell.fd().as_raw_fd(), 0, &spec, std::ptr::null_mut())
+        };
     }
 
     pub(crate) fn set_coalesce(&self, coalesce: Coalesce) -> io::Result<()> {

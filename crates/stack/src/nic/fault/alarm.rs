@@ -137,6 +137,14 @@ impl Interrupt for Alarm {
         self.stop();
     }
 
+    fn hang_up(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.hang_up()
+    }
+
+    fn hung_up(&self) {
+        self.inner.hung_up();
+    }
+
     fn dropped(&self) -> u64 {
         self.inner.dropped()
     }

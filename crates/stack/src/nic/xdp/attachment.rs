@@ -1,6 +1,6 @@
 //! An interface attached to this process: the steering program on it, the program's maps, and the owner's name. The
-//! process may drive the interface itself, or grant it to another process. In the second case it releases the interface
-//! to the kernel when that process has ended in any way.
+//! process may drive the interface itself, or grant it to other processes. In the second case it releases the interface
+//! to the kernel when the last of them has ended in any way.
 
 use super::{
     Error,
@@ -9,9 +9,11 @@ use super::{
         sys::{self, Hook},
     },
     device::{Device, Program},
-    frame_size,
-    grant::Grant,
-    owner::{OwnerName, owner},
+    grant::{Grant, SharedGrant},
+    members::{self, Members, Membership},
+    owner::{self, OwnerName, labels, owner},
+    packing::Packing,
+    slots::SLOTS,
     socket, steering,
 };
 use std::{
@@ -27,10 +29,20 @@ pub struct Attachment {
     link: OwnedFd,
     hook: Hook,
     ports: OwnedFd,
-    /// The steering program's map from queue to socket.
+    /// The steering program's map from slot and queue to socket.
     sockets: OwnedFd,
     device: Device,
+    sharing: Sharing,
     name: OwnerName,
+}
+
+/// Whether several processes can have the interface.
+enum Sharing {
+    /// None has had it yet.
+    Unknown,
+    Shared(Box<Members>),
+    /// One can: why.
+    Alone(String),
 }
 
 impl std::fmt::Debug for Attachment {
@@ -41,25 +53,119 @@ impl std::fmt::Debug for Attachment {
 
 impl Attachment {
     /// Takes the interface `name` of the calling thread's network namespace. `native`: in the driver if possible. If it
-    /// has an owner, waits up to `patience` for its release.
+    /// has an owner, waits up to `patience` for its release. `label`, hexadecimal digits, ends the owner's name.
     ///
     /// # Errors
     /// See [`Error`]; each is one line with its remedy.
-    pub fn take(name: &str, native: bool, patience: Duration) -> Result<Attachment, Error> {
+    pub fn take(
+        name: &str,
+        native: bool,
+        patience: Duration,
+        label: Option<&str>,
+    ) -> Result<Attachment, Error> {
         let device = Device::find(name)?;
         // Fails here if no queue could be opened.
-        frame_size(&device)?;
+        let packing = Packing::of(&device)?;
         let give_up = Instant::now() + patience;
         let at = |e: io::Error| Error::os(&device.name, "make a BPF map", e);
         let ports = sys::hash_map::<Key>("busypoll_ports", steering::CAPACITY).map_err(at)?;
-        let sockets = sys::socket_map("busypoll_xsks", device.queues).map_err(at)?;
-        let program = sys::load_steering(ports.as_fd(), sockets.as_fd())
-            .map_err(|e| Error::os(&device.name, "load the XDP program", e))?;
-        let name = sys::program_id(&program).and_then(|id| OwnerName::take(device.ifindex, id));
+        let entries = device.queues * SLOTS as u32;
+        let sockets = sys::socket_map("busypoll_xsks", entries).map_err(at)?;
+        let program = sys::load_steering(
+            ports.as_fd(),
+            sockets.as_fd(),
+            device.queues,
+            packing.kernel_has_pieces,
+        )
+        .map_err(|e| Error::os(&device.name, "load the XDP program", e))?;
+        let name =
+            sys::program_id(&program).and_then(|id| OwnerName::take(device.ifindex, id, label));
         let name =
             name.map_err(|e| Error::os(&device.name, "listen for queries of its owner", e))?;
         let (link, hook) = attach(&device, &program, native, give_up)?;
-        Ok(Attachment { link, hook, ports, sockets, device, name })
+        let sharing = Sharing::Unknown;
+        Ok(Attachment { link, hook, ports, sockets, device, sharing, name })
+    }
+
+    /// The labels of the owners of the interface `name`, which may share it.
+    pub fn labels(name: &str) -> Vec<String> {
+        let Ok(device) = Device::find(name) else { return Vec::new() };
+        let present = device.program().map(|present| present.id);
+        present.map_or_else(Vec::new, |id| labels(device.ifindex, id))
+    }
+
+    /// Grants the interface to a further process, if it can be shared; else to one process at a time.
+    ///
+    /// # Errors
+    /// As [`grant`](Attachment::grant); all slots are taken.
+    pub fn grant_share(&mut self) -> Result<Grant, Error> {
+        self.prepare_share()?;
+        let Sharing::Shared(members) = &mut self.sharing else { return self.grant() };
+        let membership = members.attach(&self.sockets)?;
+        let slot = membership.slot;
+        let grant = self.grant_of(Some(membership));
+        if grant.is_err() {
+            self.end(slot as u8);
+        }
+        grant
+    }
+
+    /// Finds out whether the interface can be shared, and makes what processes share: the frames' memory above all,
+    /// which lasts as long as attaching the program.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn prepare_share(&mut self) -> Result<(), Error> {
+        if let Sharing::Unknown = self.sharing
+            && !members::are_possible()
+        {
+            self.sharing = Sharing::Alone(TOO_OLD.to_owned());
+        }
+        if let Sharing::Unknown = self.sharing {
+            let may_zero_copy = self.hook == Hook::Native;
+            let members = Members::take(&self.device, Packing::of(&self.device)?, may_zero_copy);
+            self.sharing = match members {
+                Ok(members) => Sharing::Shared(Box::new(members)),
+                Err(error @ (Error::Os { .. } | Error::LockedMemory { .. })) => {
+                    Sharing::Alone(why_alone(&error))
+                }
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(())
+    }
+
+    /// Why only one process can have the interface; `None`: several can.
+    pub fn why_alone(&self) -> Option<&str> {
+        match &self.sharing {
+            Sharing::Alone(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The process of a slot has ended: its packets are the kernel's.
+    pub fn end(&mut self, slot: u8) {
+        if let Sharing::Shared(members) = &mut self.sharing {
+            let of = usize::from(slot);
+            if members.detach(of, &self.sockets) {
+                steering::clear(&self.ports, slot);
+                members.collect(of);
+            }
+        }
+    }
+
+    /// Frees the slots of ended processes. Returns whether this must be called again, in some milliseconds.
+    pub fn settle(&mut self) -> bool {
+        match &mut self.sharing {
+            Sharing::Shared(members) => members.settle(),
+            _ => false,
+        }
+    }
+
+    /// This process is the owner again, by name, in place of one that has ended.
+    pub fn name_this_process(&self) {
+        // If it fails, a refused process names an ended one.
+        let _ = owner::name_this_process(self.name.as_fd());
     }
 
     /// Everything that another process needs to drive all its queues, made with this process's capabilities.
@@ -67,11 +173,21 @@ impl Attachment {
     /// # Errors
     /// No descriptor left, missing CAP_NET_RAW.
     pub fn grant(&self) -> Result<Grant, Error> {
+        self.grant_of(None)
+    }
+
+    fn grant_of(&self, membership: Option<Membership>) -> Result<Grant, Error> {
         let copy = |fd: BorrowedFd<'_>| {
             let copy = fd.try_clone_to_owned();
             copy.map_err(|e| Error::os(&self.device.name, "copy a descriptor", e))
         };
-        let sockets = || socket::make(&self.device.name);
+        let socket = |_| socket::make(&self.device.name);
+        let (xsks, shared) = match membership {
+            None => ((0..self.device.queues).map(socket).collect::<Result<_, _>>()?, None),
+            Some(Membership { slot, zero_copy, memory, sockets }) => {
+                (sockets, Some(SharedGrant { slot: slot as u8, zero_copy, memory }))
+            }
+        };
         Ok(Grant {
             device: self.device.clone(),
             hook: self.hook,
@@ -79,7 +195,8 @@ impl Attachment {
             sockets: copy(self.sockets.as_fd())?,
             name: Some(copy(self.name.as_fd())?),
             link: Some(copy(self.link.as_fd())?),
-            unbound: (0..self.device.queues).map(|_| sockets()).collect::<Result<_, _>>()?,
+            xsks,
+            shared,
         })
     }
 
@@ -100,6 +217,18 @@ impl Drop for Attachment {
     /// Detaches the program, even if other processes still have the link.
     fn drop(&mut self) {
         sys::detach(&self.link);
+    }
+}
+
+const TOO_OLD: &str = "several processes on one interface need Linux 6.4 or newer";
+
+/// Why an interface cannot be shared that one process can have.
+fn why_alone(error: &Error) -> String {
+    match error {
+        Error::Os { source, .. } if source.raw_os_error() == Some(libc::EBUSY) => {
+            TOO_OLD.to_owned()
+        }
+        other => other.to_string(),
     }
 }
 

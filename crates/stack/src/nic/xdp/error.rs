@@ -62,6 +62,24 @@ pub enum Error {
         /// The owner, as seen from here; 0 if its PID namespace is not visible.
         pid: i32,
     },
+    /// As many processes as can share the interface do.
+    #[error("{device} is shared by {most} processes already, which is the most")]
+    Full {
+        /// The interface.
+        device: String,
+        /// How many can share it.
+        most: usize,
+    },
+    /// Another process drives this device, and cannot share it.
+    #[error("the queues of {device} belong to {}, which cannot share them: {why}", named(*pid))]
+    NotShared {
+        /// The interface.
+        device: String,
+        /// The owner, as seen from here; 0 if its PID namespace is not visible.
+        pid: i32,
+        /// Why not.
+        why: String,
+    },
     /// Another AF_XDP program uses the queue.
     #[error(
         "queue {queue} of {device} is in use by another AF_XDP program (`ss --xdp -p` may name it); stop it or choose another device"
@@ -211,6 +229,8 @@ impl From<Error> for io::Error {
                 Kind::Unsupported
             }
             Error::Owned { .. }
+            | Error::Full { .. }
+            | Error::NotShared { .. }
             | Error::QueueBusy { .. }
             | Error::QueueOpen { .. }
             | Error::ProgramPresent { .. } => Kind::ResourceBusy,

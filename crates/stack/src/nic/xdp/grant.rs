@@ -3,7 +3,10 @@
 
 use super::{bpf::sys::Hook, device::Device};
 use crate::wire::MacAddr;
-use std::os::fd::OwnedFd;
+use std::{io, os::fd::OwnedFd};
+
+/// In place of a slot: the interface is not shared.
+const ALONE: u8 = u8::MAX;
 
 /// Everything needed to drive the queues of an interface.
 #[derive(Debug)]
@@ -17,15 +20,45 @@ pub struct Grant {
     pub(super) name: Option<OwnedFd>,
     pub(super) link: Option<OwnedFd>,
     /// AF_XDP sockets, one for each queue, made in the interface's network namespace.
-    pub(super) unbound: Vec<OwnedFd>,
+    pub(super) xsks: Vec<OwnedFd>,
+    /// Set if other processes share the interface. Then the sockets are bound.
+    pub(super) shared: Option<SharedGrant>,
+}
+
+/// How an interface is shared.
+#[derive(Debug)]
+pub(super) struct SharedGrant {
+    /// The slot of the process that has the grant.
+    pub(super) slot: u8,
+    pub(super) zero_copy: bool,
+    /// The frames of all queues.
+    pub(super) memory: OwnedFd,
 }
 
 impl Grant {
+    /// The slot of the process that gets it, if the interface is shared.
+    pub fn slot(&self) -> Option<u8> {
+        self.shared.as_ref().map(|shared| shared.slot)
+    }
+
+    /// The socket with the owner's name, once more.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn owner_name(&self) -> io::Result<Option<OwnedFd>> {
+        self.name.as_ref().map(OwnedFd::try_clone).transpose()
+    }
+
     /// As bytes and descriptors.
     pub fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
         let device = &self.device;
         let hook = u8::from(self.hook == Hook::Native);
-        let mut bytes = vec![hook];
+        let shared = self.shared.as_ref();
+        let mut bytes = vec![
+            hook,
+            shared.map_or(ALONE, |shared| shared.slot),
+            u8::from(shared.is_some_and(|shared| shared.zero_copy)),
+        ];
         bytes.extend_from_slice(&device.mac.0);
         for number in [device.ifindex, device.mtu as u32, device.queues] {
             bytes.extend_from_slice(&number.to_ne_bytes());
@@ -37,14 +70,15 @@ impl Grant {
         }
         let mut descriptors = vec![self.ports, self.sockets];
         descriptors.extend([self.name, self.link].into_iter().flatten());
-        descriptors.extend(self.unbound);
+        descriptors.extend(self.shared.map(|shared| shared.memory));
+        descriptors.extend(self.xsks);
         (bytes, descriptors)
     }
 
     /// Parses a grant that another process has sent. `None` if it is incomplete.
     pub fn from_parts(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Grant> {
         let mut bytes = Bytes(bytes);
-        let [hook] = bytes.take()?;
+        let [hook, slot, zero_copy] = bytes.take()?;
         let mac = MacAddr(bytes.take()?);
         let mut number = || bytes.take().map(u32::from_ne_bytes);
         let (ifindex, mtu, queues) = (number()?, number()?, number()?);
@@ -58,8 +92,15 @@ impl Grant {
             sockets: descriptors.next()?,
             name: Some(descriptors.next()?),
             link: Some(descriptors.next()?),
-            unbound: Some(descriptors.collect::<Vec<_>>())
-                .filter(|unbound| unbound.len() == queues as usize)?,
+            shared: match slot {
+                ALONE => None,
+                slot => {
+                    let memory = descriptors.next()?;
+                    Some(SharedGrant { slot, zero_copy: zero_copy == 1, memory })
+                }
+            },
+            xsks: Some(descriptors.collect::<Vec<_>>())
+                .filter(|xsks| xsks.len() == queues as usize)?,
         })
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A small XDP program redirects the packets of our own ports, between the driver and the kernel's stack,
 //! into memory shared with the kernel (`bpf/program.rs`). All other packets pass to the kernel unchanged: ARP,
-//! ICMP, fragments, other programs' traffic, forwarding. Program and sockets are released with their last
+//! ICMP, other programs' traffic, forwarding. Program and sockets are released with their last
 //! descriptor, so also after `kill -9`; then only the kernel uses the interface again.
 //!
 //! | mode | when | copied by |
@@ -13,9 +13,9 @@
 //! | `xdp (generic)` | any other | the kernel, skb to frame |
 //!
 //! On **veth**, attaching an XDP program changes more than one end: the program's end gets NAPI (as GRO
-//! does), its largest MTU shrinks to about 3500, and the *peer* loses its segmentation offloads (GSO,
-//! TSO) until the program is detached (drivers/net/veth.c, `veth_xdp_set`). The peer needs no XDP program and no GRO
-//! to receive our frames. A kernel peer leaves UDP and TCP checksums to hardware that does not exist;
+//! does), and the *peer* loses its segmentation offloads (GSO, TSO) until the program is detached
+//! (drivers/net/veth.c, `veth_xdp_set`); before Linux 6.6 its largest MTU shrinks to about 3500. The peer needs no XDP
+//! program and no GRO to receive our frames. A kernel peer leaves UDP and TCP checksums to hardware that does not exist;
 //! such frames arrive as [`Checksum::MaybePartial`].
 //!
 //! A hardware NIC that strips VLAN tags (`rxvlan`) does so before the program sees the packet.
@@ -24,56 +24,95 @@ mod attachment;
 mod bpf;
 mod device;
 mod error;
+mod frames;
 mod grant;
+mod members;
 pub(crate) mod netlink;
 mod owner;
+mod packing;
 mod queue;
 mod ring;
+mod shared_queue;
+mod slots;
 mod socket;
 mod steering;
+mod udp_ports;
 mod umem;
 
 #[doc(hidden)]
 pub use attachment::Attachment;
+#[doc(hidden)]
+pub use bpf::program::{names_slot, own_priority};
 pub use error::Error;
 #[doc(hidden)]
 pub use grant::Grant;
+#[doc(hidden)]
+pub use owner::name_this_process;
 
 use self::{
     bpf::sys::{self, Hook},
     device::Device,
+    grant::SharedGrant,
+    packing::Packing,
+    slots::SharedControl,
     socket::{Rings, Sizes, Xsk},
     steering::PortMap,
 };
 use super::{Checksum, Info, Nic, Queue, Steering};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{Arc, Weak},
     time::Duration,
 };
 
-/// Bytes the kernel keeps free before a received packet (XDP_PACKET_HEADROOM).
-const HEADROOM: usize = 256;
-/// An Ethernet header and two VLAN tags.
-const LINK_HEADER: usize = 14 + 2 * 4;
-const SMALL_FRAME: usize = 2048;
-const LARGE_FRAME: usize = 4096;
 const MIN_FRAMES: usize = 64;
 const MAX_FRAMES: usize = 8192;
 
 /// State shared by all queues of the interface. While it lives, the interface is attached and packets come.
 struct Shared {
-    /// The steering program's map from queue to socket.
+    /// The steering program's map from slot and queue to socket.
     sockets: OwnedFd,
+    /// This process's place among those that share the interface.
+    place: Option<Place>,
     _held: Ownership,
+}
+
+/// The place of a process among those that share an interface.
+struct Place {
+    slot: u8,
+    zero_copy: bool,
+    memory: OwnedFd,
+    /// Of the first queue.
+    control: Arc<SharedControl>,
+}
+
+impl Shared {
+    /// The slots of other processes on the interface, a bit for each.
+    fn others(&self) -> u32 {
+        self.place.as_ref().map_or(0, |place| place.control.attached() & !(1 << place.slot))
+    }
+
+    /// The same, one by one.
+    fn other_slots(&self) -> impl Iterator<Item = u8> {
+        let others = self.others();
+        (0..u32::BITS as u8).filter(move |slot| others >> slot & 1 == 1)
+    }
+
+    /// Whether the process of another slot seems to have ended. In another PID namespace it always seems so.
+    fn seems_gone(&self, slot: u8) -> bool {
+        let pid = self.place.as_ref().map_or(0, |place| place.control.pid(slot.into()));
+        // SAFETY: a plain system call, which sends no signal.
+        let exists = unsafe { libc::kill(pid.cast_signed(), 0) } == 0;
+        pid != 0 && !exists && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    }
 }
 
 /// Which process holds the interface.
 enum Ownership {
     /// This process.
-    Here(#[allow(dead_code)] Attachment),
+    Here(#[allow(dead_code)] Box<Attachment>),
     /// Another process, which has granted it to this one. The owner's name and the link of the steering program stay
     /// open here if that process ends.
     Granted(#[allow(dead_code)] [Option<OwnedFd>; 2]),
@@ -136,27 +175,43 @@ impl Builder {
                 return Err(Error::RingSize { frames, min: MIN_FRAMES, max: MAX_FRAMES });
             }
         }
-        let holding = Attachment::take(&self.name, self.native, Duration::ZERO)?;
+        let holding = Attachment::take(&self.name, self.native, Duration::ZERO, None)?;
         let grant = holding.grant()?;
-        self.open_as(grant, Ownership::Here(holding))
+        self.open_as(grant, Ownership::Here(Box::new(holding)))
     }
 
     fn open_as(self, grant: Grant, held: Ownership) -> Result<Xdp, Error> {
-        let Grant { device, hook, ports, sockets, mut unbound, .. } = grant;
-        let sizes = Sizes { rx: self.rx, tx: self.tx, frame: frame_size(&device)? };
+        let Grant { device, hook, ports, sockets, mut xsks, shared, .. } = grant;
+        let mut sizes = Sizes { rx: self.rx, tx: self.tx, packing: Packing::of(&device)? };
         let at = |step| {
             let name = device.name.clone();
             move |e: io::Error| Error::os(&name, step, e)
         };
-        let shared = Arc::new(Shared { sockets, _held: held });
-        let Some(first) = unbound.first() else {
+        let place = match shared {
+            None => None,
+            Some(SharedGrant { slot, zero_copy, memory }) => {
+                (sizes.rx, sizes.tx) =
+                    (slots::ring_size(slot.into()), slots::ring_size(slot.into()));
+                let (_, control) =
+                    slots::map(memory.as_fd(), 0, sizes.packing.frame).map_err(at("map frames"))?;
+                Some(Place { slot, zero_copy, memory, control })
+            }
+        };
+        let slot = place.as_ref().map_or(0, |place| place.slot);
+        let shared = Arc::new(Shared { sockets, place, _held: held });
+        let Some(first) = xsks.first() else {
             let queues = device.queues;
             return Err(Error::NoQueue { device: device.name, queue: 0, queues });
         };
         let namespace =
             socket::namespace(first.as_fd()).map_err(at("read the network namespace"))?;
         let may_zero_copy = self.zero_copy && hook == Hook::Native;
-        let probe = Xsk::bind(unbound.swap_remove(0), &device, 0, sizes, may_zero_copy)?;
+        // Queue by queue.
+        let first = xsks.remove(0);
+        let probe = match &shared.place {
+            None => Xsk::bind(first, &device, 0, sizes, may_zero_copy)?,
+            Some(place) => place.open(first, 0, sizes).map_err(at("open a shared queue"))?,
+        };
         let zero_copy = probe.0.zero_copy;
         let mode = match hook {
             Hook::Generic => "xdp (generic)",
@@ -173,11 +228,12 @@ impl Builder {
             ifindex: Some(device.ifindex),
         };
         Ok(Xdp {
-            steering: Arc::new(PortMap::new(ports, shared.clone())),
+            steering: Arc::new(PortMap::new(ports, slot, shared.clone())),
             first: Some(probe),
-            unbound,
+            xsks: xsks.into(),
             namespace,
             open: HashMap::new(),
+            next: 0,
             info,
             device,
             sizes,
@@ -212,13 +268,23 @@ pub struct Xdp {
     steering: Arc<PortMap>,
     /// The socket of queue 0: opened with the interface, because only bind(2) shows the mode.
     first: Option<(Xsk, Rings)>,
-    /// Sockets for the other queues, made in the interface's network namespace: queues may be opened on threads of
-    /// another namespace, where the interface index means another device.
-    unbound: Vec<OwnedFd>,
+    /// Sockets for the other queues, in order, made in the interface's network namespace: queues may be opened on
+    /// threads of another namespace, where the interface index means another device.
+    xsks: VecDeque<OwnedFd>,
     namespace: u64,
     /// Queues in use, by number. The reference is dead once the queue's halves are dropped.
     open: HashMap<u32, Weak<()>>,
+    /// The number after that of the queue opened last.
+    next: u32,
     shared: Arc<Shared>,
+}
+
+impl Place {
+    /// The process's socket of a queue, with the frames.
+    fn open(&self, fd: OwnedFd, queue: u32, sizes: Sizes) -> io::Result<(Xsk, Rings)> {
+        let (umem, _) = slots::map(self.memory.as_fd(), queue, sizes.packing.frame)?;
+        Xsk::of_member(fd, umem, sizes, self.zero_copy)
+    }
 }
 
 impl Xdp {
@@ -276,13 +342,20 @@ impl Nic for Xdp {
             return Err(Error::QueueOpen { device: device(), queue: index }.into());
         }
         let first = if index == 0 { self.first.take() } else { None };
-        let (socket, rings) = match first {
-            Some(opened) => opened,
-            None => {
-                let fd = self.unbound.pop().map_or_else(|| self.another_socket(index), Ok)?;
+        let (socket, rings) = match (first, &self.shared.place) {
+            (Some(opened), _) => opened,
+            (None, None) => {
+                let fd = self.xsks.pop_front().map_or_else(|| self.another_socket(index), Ok)?;
                 Xsk::bind(fd, &self.device, index, self.sizes, self.zero_copy)?
             }
+            (None, Some(place)) => {
+                // A socket that shares its queue is bound already, and a queue is opened once.
+                let fd = self.xsks.pop_front().filter(|_| index == self.next);
+                let fd = fd.ok_or_else(|| Error::QueueOpen { device: device(), queue: index })?;
+                place.open(fd, index, self.sizes)?
+            }
         };
+        self.next = index + 1;
         let checksum = if self.device.partial_checksums() {
             Checksum::MaybePartial
         } else {
@@ -291,7 +364,14 @@ impl Nic for Xdp {
         let fd = socket.as_fd().as_raw_fd();
         let token = Arc::new(());
         self.open.insert(index, Arc::downgrade(&token));
-        let queue = queue::start(socket, rings, checksum, token, self.shared.clone());
+        let shared = self.shared.clone();
+        if let Some(place) = &self.shared.place {
+            let (_, control) = slots::map(place.memory.as_fd(), index, self.sizes.packing.frame)?;
+            let slot = place.slot.into();
+            // The process that granted the interface has registered the socket.
+            return shared_queue::start(socket, rings, control, slot, checksum, token, shared);
+        }
+        let queue = queue::start(socket, rings, checksum, token, shared);
         sys::update(&self.shared.sockets, &index, &fd)
             .map_err(|e| Error::os(&self.device.name, "register the socket", e))?;
         Ok(queue)
@@ -299,19 +379,6 @@ impl Nic for Xdp {
 
     fn steering(&self) -> Option<Arc<dyn Steering>> {
         Some(self.steering.clone())
-    }
-}
-
-/// The smallest frame that holds a packet of the device's MTU.
-fn frame_size(device: &Device) -> Result<usize, Error> {
-    let needed = HEADROOM + LINK_HEADER + device.mtu;
-    match [SMALL_FRAME, LARGE_FRAME].into_iter().find(|size| needed <= *size) {
-        Some(size) => Ok(size),
-        None => Err(Error::Mtu {
-            device: device.name.clone(),
-            mtu: device.mtu,
-            limit: LARGE_FRAME - HEADROOM - LINK_HEADER,
-        }),
     }
 }
 
@@ -330,7 +397,7 @@ mod tests {
             let device = Device::find(name).unwrap();
             let ports = sys::hash_map::<Key>("ports", 1).unwrap();
             let sockets = sys::socket_map("sockets", 1).unwrap();
-            let program = sys::load_steering(ports.as_fd(), sockets.as_fd()).unwrap();
+            let program = sys::load_steering(ports.as_fd(), sockets.as_fd(), 1, false).unwrap();
             let _link = sys::attach(&program, device.ifindex, Hook::Generic).unwrap();
             Xdp::open(name).err()
         });
@@ -356,7 +423,7 @@ mod tests {
         let name = lab.server.interface();
         let other = lab.server.enter(|| {
             let device = Device::find(name).unwrap();
-            let sizes = Sizes { rx: 64, tx: 64, frame: SMALL_FRAME };
+            let sizes = Sizes { rx: 64, tx: 64, packing: Packing::of(&device).unwrap() };
             Xsk::bind(socket::make(name).unwrap(), &device, 0, sizes, false).unwrap()
         });
         let other = other.unwrap();

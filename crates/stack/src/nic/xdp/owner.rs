@@ -43,13 +43,14 @@ fn prefix(ifindex: u32, program: u32) -> String {
 }
 
 impl OwnerName {
-    /// Makes this process known as the owner of `ifindex`, once `program` is attached to it.
-    pub(super) fn take(ifindex: u32, program: u32) -> io::Result<OwnerName> {
-        let name = format!(
-            "{}{:016x}",
-            prefix(ifindex, program),
-            sys::random::<8>().map(u64::from_ne_bytes)?
-        );
+    /// Makes this process known as the owner of `ifindex`, once `program` is attached to it. The name ends with `label`
+    /// or a random number.
+    pub(super) fn take(ifindex: u32, program: u32, label: Option<&str>) -> io::Result<OwnerName> {
+        let prefix = prefix(ifindex, program);
+        let name = match label {
+            Some(label) => format!("{prefix}{label}"),
+            None => format!("{prefix}{:016x}", sys::random::<8>().map(u64::from_ne_bytes)?),
+        };
         unix::listen(&name, libc::SOCK_STREAM | libc::SOCK_NONBLOCK).map(OwnerName)
     }
 
@@ -64,7 +65,10 @@ impl OwnerName {
 }
 
 /// From now on `name`, handed over by another process, reports this process as the owner.
-pub(super) fn name_this_process(name: BorrowedFd<'_>) -> io::Result<()> {
+///
+/// # Errors
+/// Those of listen(2).
+pub fn name_this_process(name: BorrowedFd<'_>) -> io::Result<()> {
     // Each listen(2) records the caller as the listener (`unix_listen`, net/unix/af_unix.c).
     // SAFETY: a plain system call.
     match unsafe { libc::listen(name.as_raw_fd(), unix::BACKLOG) } {
@@ -81,6 +85,13 @@ pub(super) fn owner(ifindex: u32, program: u32) -> Option<i32> {
         let (pid, user) = listener_of(name).ok()?;
         (unix::trusts(user) || has_link(pid, program)).then_some(pid)
     })
+}
+
+/// The labels of the names of `ifindex`, which runs `program`. Any process may have added some.
+pub(super) fn labels(ifindex: u32, program: u32) -> Vec<String> {
+    let prefix = prefix(ifindex, program);
+    let names = unix::names(&prefix).into_iter().take(MAX_NAMES);
+    names.filter_map(|name| name.strip_prefix(&prefix).map(str::to_owned)).collect()
 }
 
 /// The PID and user of the process that listens at a name.
@@ -118,7 +129,7 @@ mod tests {
             let listen = move || {
                 // SAFETY: a plain call, which changes only this thread. The thread ends with its work.
                 assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
-                OwnerName::take(index, 1).unwrap()
+                OwnerName::take(index, 1, None).unwrap()
             };
             thread::spawn(listen).join().unwrap()
         };

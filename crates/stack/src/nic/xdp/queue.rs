@@ -6,9 +6,13 @@
 //! [`Rx::poll`] moves it from the last back to the first. A transmit frame is on our free list, on the TX
 //! ring, with the kernel, or on the completion ring. No ring can overflow: each has room for every
 //! frame of its half.
+//!
+//! How a frame returns to the fill ring, and comes off the completion ring, differs where several processes share
+//! these two ([`shared_queue`](super::shared_queue)).
 
 use super::{
     Shared,
+    packing::{Gather, Places},
     ring::{Consumer, Producer, Ring},
     socket::{Rings, Xsk},
 };
@@ -21,11 +25,77 @@ use std::{
 };
 
 /// State kept by both halves and the interrupt. The socket is dropped first.
-struct Open {
-    socket: Xsk,
+pub(super) struct Open {
+    pub(super) socket: Xsk,
     /// Lives as long as the queue is in use.
-    _token: Arc<()>,
-    _shared: Arc<Shared>,
+    pub(super) _token: Arc<()>,
+    pub(super) _shared: Arc<Shared>,
+}
+
+/// How receive frames return to the fill ring.
+pub(super) trait Refill: Send {
+    /// How many frames may be taken now, up to `budget`.
+    fn room(&mut self, socket: &Xsk, budget: usize) -> usize;
+    /// A frame, by its address, was taken off the RX ring.
+    fn put(&mut self, frame: u64);
+    /// All frames of the pass are put; their entries of the RX ring are about to be released.
+    fn before_release(&mut self);
+    /// These entries are released.
+    fn after_release(&mut self);
+    /// A pass has found nothing.
+    fn idle(&mut self, socket: &Xsk);
+    /// See [`Ring::needs_wakeup`].
+    fn needs_wakeup(&self) -> bool;
+}
+
+/// How transmit frames come off the completion ring.
+pub(super) trait Clean: Send {
+    /// Adds to `free` the frames that the kernel is done with. It does not grow beyond the number of frames.
+    fn clean(&mut self, free: &mut Vec<u64>);
+}
+
+/// The fill ring of this process alone.
+impl Refill for Producer<u64> {
+    #[inline]
+    fn room(&mut self, _: &Xsk, budget: usize) -> usize {
+        budget
+    }
+
+    #[inline]
+    fn put(&mut self, frame: u64) {
+        self.write(frame);
+    }
+
+    #[inline]
+    fn before_release(&mut self) {}
+
+    #[inline]
+    fn after_release(&mut self) {
+        self.submit();
+    }
+
+    #[inline]
+    fn idle(&mut self, _: &Xsk) {}
+
+    #[inline]
+    fn needs_wakeup(&self) -> bool {
+        Producer::needs_wakeup(self)
+    }
+}
+
+/// The completion ring of this process alone.
+impl Clean for Consumer<u64> {
+    #[inline]
+    fn clean(&mut self, free: &mut Vec<u64>) {
+        let count = self.available(u32::MAX);
+        for _ in 0..count {
+            // Does not allocate: there are no more frames than `free` was made with.
+            free.push(self.read());
+        }
+        if count > 0 {
+            self.release();
+        }
+    }
 }
 
 /// Starts a bound socket: gives all receive frames to the kernel, and puts all transmit frames on the free list.
@@ -37,40 +107,75 @@ pub(super) fn start(
     shared: Arc<Shared>,
 ) -> Queue {
     let sizes = socket.sizes;
-    let frames = |range: std::ops::Range<usize>| range.map(move |i| (i * sizes.frame) as u64);
+    let frame = sizes.packing.frame;
+    let frames = |range: std::ops::Range<usize>| range.map(move |i| (i * frame) as u64);
     let mut fill = Producer::new(rings.fill);
     frames(0..sizes.rx).for_each(|frame| fill.write(frame));
     fill.submit();
     if fill.needs_wakeup() {
         socket.kick_rx();
     }
-    let open = Arc::new(Open { socket, _token: token, _shared: shared });
+    let open = Open { socket, _token: token, _shared: shared };
+    let free = frames(sizes.rx..sizes.rx + sizes.tx);
+    queue(open, (rings.rx, rings.tx), fill, Consumer::new(rings.completion), free, checksum)
+}
+
+/// The queue of a socket whose receive frames are with the kernel, and whose transmit frames are free.
+pub(super) fn queue(
+    open: Open,
+    (rx, tx): (Arc<Ring<xdp_desc>>, Arc<Ring<xdp_desc>>),
+    fill: impl Refill + 'static,
+    completion: impl Clean + 'static,
+    free: impl Iterator<Item = u64>,
+    checksum: Checksum,
+) -> Queue {
+    let packing = open.socket.sizes.packing;
+    let mut free: Vec<u64> = free.collect();
+    let places = Places::new(packing, &free);
+    if let Some(places) = &places {
+        free.clear();
+        free.extend(places.addresses());
+    }
+    // Used as a stack: few frames in use means few cache lines in use.
+    free.reverse();
+    let most = free.len();
+    let open = Arc::new(open);
     Queue {
-        interrupt: Arc::new(RxInterrupt { open: open.clone(), ring: rings.rx.clone() }),
-        rx: Box::new(Rx { open: open.clone(), ring: Consumer::new(rings.rx), fill, checksum }),
+        interrupt: Arc::new(RxInterrupt { open: open.clone(), ring: rx.clone() }),
+        rx: Box::new(Rx {
+            open: open.clone(),
+            ring: Consumer::new(rx),
+            fill,
+            checksum,
+            gather: Gather::new(packing),
+        }),
         tx: Box::new(Tx {
             open,
-            ring: Producer::new(rings.tx),
+            ring: Producer::new(tx),
             gathered: 0,
-            completion: Consumer::new(rings.completion),
-            // Used as a stack: few frames in use means few cache lines in use.
-            free: frames(sizes.rx..sizes.rx + sizes.tx).rev().collect(),
+            completion,
+            free,
+            most,
+            places,
         }),
     }
 }
 
-struct Rx {
+struct Rx<F> {
     open: Arc<Open>,
     ring: Consumer<xdp_desc>,
-    fill: Producer<u64>,
+    fill: F,
     checksum: Checksum,
+    gather: Gather,
 }
 
-impl RxQueue for Rx {
+impl<F: Refill> RxQueue for Rx<F> {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
         let socket = &self.open.socket;
+        let budget = self.fill.room(socket, budget);
         let count = self.ring.available(u32::try_from(budget).unwrap_or(u32::MAX));
         if count == 0 {
+            self.fill.idle(socket);
             // Only in zero copy: in copy mode the kernel never needs a wake-up for receive.
             if socket.kernel_polls || socket.zero_copy && self.fill.needs_wakeup() {
                 socket.kick_rx();
@@ -82,13 +187,19 @@ impl RxQueue for Rx {
             // SAFETY: the kernel put this frame on the RX ring, so it is ours until it is put on the
             // fill ring, after the call.
             let bytes = unsafe { socket.umem.bytes_at(descriptor.addr, descriptor.len as usize) };
-            if let Some(bytes) = bytes {
+            let packet = if descriptor.options == 0 && !self.gather.begun {
+                bytes
+            } else {
+                self.gather.add(bytes, descriptor.options & libc::XDP_PKT_CONTD != 0)
+            };
+            if let Some(bytes) = packet {
                 sink(Frame { bytes, checksum: self.checksum });
             }
-            self.fill.write(socket.umem.frame_of(descriptor.addr));
+            self.fill.put(socket.umem.frame_of(descriptor.addr));
         }
+        self.fill.before_release();
         self.ring.release();
-        self.fill.submit();
+        self.fill.after_release();
         if socket.zero_copy && self.fill.needs_wakeup() {
             socket.kick_rx();
         }
@@ -100,30 +211,51 @@ impl RxQueue for Rx {
 /// the first.
 const BATCH: u32 = 32;
 
-struct Tx {
+struct Tx<C> {
     open: Arc<Open>,
     ring: Producer<xdp_desc>,
     /// Written since the last flush.
     gathered: u32,
-    completion: Consumer<u64>,
+    completion: C,
+    /// Where a packet can be written.
     free: Vec<u64>,
+    /// How many of these there are if nothing is being sent.
+    most: usize,
+    /// If a packet can take several frames.
+    places: Option<Places>,
 }
 
-impl Tx {
-    /// Takes back the frames the kernel is done with.
+impl<C: Clean> Tx<C> {
+    #[inline]
     fn clean(&mut self) {
-        let count = self.completion.available(u32::MAX);
-        for _ in 0..count {
-            // Does not allocate: there are no more frames than `free` was made with.
-            self.free.push(self.completion.read());
+        match &mut self.places {
+            None => self.completion.clean(&mut self.free),
+            Some(places) => {
+                self.completion.clean(&mut places.done);
+                places.settle(&mut self.free);
+            }
         }
-        if count > 0 {
-            self.completion.release();
+    }
+
+    /// Puts a packet on the ring, a piece in each frame. Returns how many.
+    fn write(&mut self, place: u64, len: usize) -> u32 {
+        let Some(places) = &mut self.places else {
+            self.ring.write(xdp_desc { addr: place, len: len as u32, options: 0 });
+            return 1;
+        };
+        let (mut written, mut rest) = (0, len as u32);
+        for (addr, len) in places.pieces(place, len) {
+            rest -= len;
+            let options = if rest > 0 { libc::XDP_PKT_CONTD } else { 0 };
+            self.ring.write(xdp_desc { addr, len, options });
+            written += 1;
         }
+        places.sent(place, written);
+        written
     }
 }
 
-impl TxQueue for Tx {
+impl<C: Clean> TxQueue for Tx<C> {
     fn push(
         &mut self,
         len: usize,
@@ -134,17 +266,16 @@ impl TxQueue for Tx {
             self.clean();
         }
         let umem = &self.open.socket.umem;
-        if len > umem.frame_size() {
+        if len > self.open.socket.sizes.packing.packet {
             debug_assert!(false, "a frame of {len} bytes was never promised to fit");
             return Err(RingFull);
         }
-        let Some(&frame) = self.free.last() else { return Err(RingFull) };
+        let Some(&place) = self.free.last() else { return Err(RingFull) };
         // SAFETY: the frame is on our free list, so neither the kernel nor another thread uses it.
-        let Some(bytes) = (unsafe { umem.bytes_at_mut(frame, len) }) else { return Err(RingFull) };
+        let Some(bytes) = (unsafe { umem.bytes_at_mut(place, len) }) else { return Err(RingFull) };
         fill(bytes);
         self.free.pop();
-        self.ring.write(xdp_desc { addr: frame, len: len as u32, options: 0 });
-        self.gathered += 1;
+        self.gathered += self.write(place, len);
         if self.gathered >= BATCH {
             self.flush();
         }
@@ -174,6 +305,14 @@ impl TxQueue for Tx {
         }
         // Most frames are done by now: the next ones reuse their cache lines.
         self.clean();
+    }
+
+    fn has_room(&mut self, frames: usize) -> bool {
+        let frames = frames.min(self.most);
+        if self.free.len() < frames {
+            self.clean();
+        }
+        self.free.len() >= frames
     }
 }
 

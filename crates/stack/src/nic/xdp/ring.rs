@@ -84,6 +84,16 @@ impl<T> Ring<T> {
         unsafe { self.consumer.as_ref() }
     }
 
+    /// The index that the producing side has reached.
+    pub(super) fn produced(&self) -> u32 {
+        self.producer().load(Ordering::Acquire)
+    }
+
+    /// The index that the consuming side has reached.
+    pub(super) fn consumed(&self) -> u32 {
+        self.consumer().load(Ordering::Acquire)
+    }
+
     /// Whether every produced entry was consumed. Any thread may call it.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -96,6 +106,33 @@ impl<T> Ring<T> {
         // SAFETY: as `producer`.
         let flags = unsafe { self.flags.as_ref() };
         flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+}
+
+/// A ring whose side of ours several processes have in turn, each under the lock of [`frames`](super::frames): so the
+/// indexes are in the mapping alone.
+impl<T: Copy> Ring<T> {
+    /// Reads an entry between the two indexes.
+    pub(super) fn read_at(&self, at: u32) -> T {
+        // SAFETY: masked, so inside the ring; written before the producer's index passed it.
+        unsafe { self.entries.add((at & self.mask) as usize).read() }
+    }
+
+    /// Writes an entry that [`publish_to`](Ring::publish_to) will show.
+    pub(super) fn write_at(&self, at: u32, entry: T) {
+        // SAFETY: masked, so inside the ring; the caller has the producing side, and the kernel does not read beyond
+        // the producer's index.
+        unsafe { self.entries.add((at & self.mask) as usize).write(entry) };
+    }
+
+    /// Shows the consuming side all entries before `at`.
+    pub(super) fn publish_to(&self, at: u32) {
+        self.producer().store(at, Ordering::Release);
+    }
+
+    /// Returns all entries before `at` to the producing side.
+    pub(super) fn release_to(&self, at: u32) {
+        self.consumer().store(at, Ordering::Release);
     }
 }
 

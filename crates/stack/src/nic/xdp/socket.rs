@@ -3,7 +3,7 @@
 //!
 //! Documentation/networking/af_xdp.rst; net/xdp/xsk.c.
 
-use super::{Error, device::Device, ring::Ring, umem::Umem};
+use super::{Error, device::Device, packing::Packing, ring::Ring, slots, umem::Umem};
 use crate::sys;
 use std::{
     io,
@@ -29,11 +29,11 @@ pub(super) struct Sizes {
     pub(super) rx: usize,
     /// Frames to send from; a power of two.
     pub(super) tx: usize,
-    /// Bytes of a frame: 2048 or 4096.
-    pub(super) frame: usize,
+    pub(super) packing: Packing,
 }
 
-/// A bound socket. Frames `0..rx` are the receive half's, the rest the transmit half's.
+/// A bound socket. Unless its umem is shared with other processes, frames `0..rx` are the receive half's, the rest the
+/// transmit half's.
 pub(super) struct Xsk {
     fd: OwnedFd,
     pub(super) umem: Umem,
@@ -83,22 +83,26 @@ impl Xsk {
         may_zero_copy: bool,
     ) -> Result<(Xsk, Rings), Error> {
         let at = |step| move |e: io::Error| Error::os(&device.name, step, e);
-        let umem = Umem::new(sizes.rx + sizes.tx, sizes.frame).map_err(at("map frames"))?;
-        register(&fd, &umem).map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOBUFS) => {
-                Error::LockedMemory { device: device.name.clone(), bytes: umem.bytes() }
-            }
-            _ => at("register frames")(e),
-        })?;
-        let rings = make_rings(&fd, sizes).map_err(at("make rings"))?;
-        let zero_copy = bind(&fd, device.ifindex, queue, may_zero_copy).map_err(|e| {
-            match e.raw_os_error() {
-                Some(libc::EBUSY) => Error::QueueBusy { device: device.name.clone(), queue },
-                _ => at("bind an AF_XDP socket")(e),
-            }
-        })?;
+        let umem = Umem::new(sizes.rx + sizes.tx, sizes.packing.frame).map_err(at("map frames"))?;
+        let shared_rings = (sizes.rx as u32, sizes.tx as u32);
+        set_up(&fd, device, &umem, shared_rings, sizes)?;
+        let rings = map_rings(fd.as_fd(), shared_rings, sizes).map_err(at("map rings"))?;
+        let zero_copy = bind(&fd, device, queue, sizes.packing, may_zero_copy)?;
         allow_all_frames_in_flight(&fd, sizes);
         let kernel_polls = zero_copy && prefer_busy_poll(&fd);
+        Ok((Xsk { fd, umem, sizes, zero_copy, kernel_polls }, rings))
+    }
+
+    /// The socket `fd`, which another process has made and bound as a [member], with `umem`.
+    pub(super) fn of_member(
+        fd: OwnedFd,
+        umem: Umem,
+        sizes: Sizes,
+        zero_copy: bool,
+    ) -> io::Result<(Xsk, Rings)> {
+        let rings = map_rings(fd.as_fd(), (slots::RING, slots::RING), sizes)?;
+        let prefers: libc::c_int = get(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL)?;
+        let kernel_polls = zero_copy && prefers != 0;
         Ok((Xsk { fd, umem, sizes, zero_copy, kernel_polls }, rings))
     }
 
@@ -159,46 +163,153 @@ fn register(fd: &OwnedFd, umem: &Umem) -> io::Result<()> {
     set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
 }
 
-fn make_rings(fd: &OwnedFd, sizes: Sizes) -> io::Result<Rings> {
-    let (rx, tx) = (sizes.rx as u32, sizes.tx as u32);
-    set(fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &rx)?;
-    set(fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &tx)?;
-    set(fd, libc::SOL_XDP, libc::XDP_RX_RING, &rx)?;
-    set(fd, libc::SOL_XDP, libc::XDP_TX_RING, &tx)?;
-    let offsets: libc::xdp_mmap_offsets = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
-    let fd = fd.as_fd();
+/// Registers the frames, and makes the rings.
+fn set_up(
+    fd: &OwnedFd,
+    device: &Device,
+    umem: &Umem,
+    (fill, completion): (u32, u32),
+    sizes: Sizes,
+) -> Result<(), Error> {
+    register(fd, umem).map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOBUFS) => {
+            Error::LockedMemory { device: device.name.clone(), bytes: umem.bytes() }
+        }
+        _ => Error::os(&device.name, "register frames", e),
+    })?;
+    (|| {
+        set(fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &fill)?;
+        set(fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &completion)?;
+        make_own_rings(fd, sizes)
+    })()
+    .map_err(|e| Error::os(&device.name, "make rings", e))
+}
+
+fn make_own_rings(fd: &OwnedFd, sizes: Sizes) -> io::Result<()> {
+    set(fd, libc::SOL_XDP, libc::XDP_RX_RING, &(sizes.rx as u32))?;
+    set(fd, libc::SOL_XDP, libc::XDP_TX_RING, &(sizes.tx as u32))
+}
+
+fn map_rings(
+    fd: BorrowedFd<'_>,
+    (fill, completion): (u32, u32),
+    sizes: Sizes,
+) -> io::Result<Rings> {
+    let tx = sizes.tx as u32;
+    let offsets: libc::xdp_mmap_offsets = get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+    let (fill_at, completion_at) =
+        (libc::XDP_UMEM_PGOFF_FILL_RING as i64, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64);
     Ok(Rings {
-        rx: Ring::map(fd, rx, libc::XDP_PGOFF_RX_RING, &offsets.rx)?,
+        rx: map_rx_ring(fd, sizes)?,
         tx: Ring::map(fd, tx, libc::XDP_PGOFF_TX_RING, &offsets.tx)?,
-        fill: Ring::map(fd, rx, libc::XDP_UMEM_PGOFF_FILL_RING as i64, &offsets.fr)?,
-        completion: Ring::map(fd, tx, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, &offsets.cr)?,
+        fill: Ring::map(fd, fill, fill_at, &offsets.fr)?,
+        completion: Ring::map(fd, completion, completion_at, &offsets.cr)?,
     })
 }
 
+fn map_rx_ring(fd: BorrowedFd<'_>, sizes: Sizes) -> io::Result<Arc<Ring<libc::xdp_desc>>> {
+    let offsets: libc::xdp_mmap_offsets = get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+    Ring::map(fd, sizes.rx as u32, libc::XDP_PGOFF_RX_RING, &offsets.rx)
+}
+
+/// The socket that keeps a queue for all processes that share it, and moves no packets itself.
+pub(super) struct Root {
+    pub(super) fd: OwnedFd,
+    pub(super) zero_copy: bool,
+    pub(super) fill: Arc<Ring<u64>>,
+    pub(super) completion: Arc<Ring<u64>>,
+}
+
+impl Root {
+    /// Takes the queue. `EBUSY` in [`Error::Os`]: this kernel maps no rings of a bound socket, as Linux before 6.4.
+    pub(super) fn bind(
+        device: &Device,
+        queue: u32,
+        umem: &Umem,
+        packing: Packing,
+        may_zero_copy: bool,
+    ) -> Result<Root, Error> {
+        // The rings are not used, but drivers size their own by them.
+        let sizes = Sizes { rx: 64, tx: slots::ring_size(0), packing };
+        let fd = make(&device.name)?;
+        set_up(&fd, device, umem, (slots::RING, slots::RING), sizes)?;
+        let zero_copy = bind(&fd, device, queue, packing, may_zero_copy)?;
+        let rings = map_rings(fd.as_fd(), (slots::RING, slots::RING), sizes);
+        let Rings { fill, completion, .. } =
+            rings.map_err(|e| Error::os(&device.name, "map the rings of a bound socket", e))?;
+        Ok(Root { fd, zero_copy, fill, completion })
+    }
+}
+
+/// A socket with rings of its own, on the queue and with the frames of `root`, and its RX ring.
+pub(super) fn member(
+    device: &Device,
+    queue: u32,
+    sizes: Sizes,
+    root: &Root,
+) -> Result<(OwnedFd, Arc<Ring<libc::xdp_desc>>), Error> {
+    let at = |step| move |e: io::Error| Error::os(&device.name, step, e);
+    let fd = make(&device.name)?;
+    make_own_rings(&fd, sizes).map_err(at("make rings"))?;
+    let rx = map_rx_ring(fd.as_fd(), sizes).map_err(at("map rings"))?;
+    let shared = root.fd.as_raw_fd().cast_unsigned();
+    bind_once(&fd, device.ifindex, queue, libc::XDP_SHARED_UMEM, shared)
+        .map_err(at("bind an AF_XDP socket"))?;
+    allow_all_frames_in_flight(&fd, sizes);
+    if root.zero_copy {
+        prefer_busy_poll(&fd);
+    }
+    Ok((fd, rx))
+}
+
+/// Whether no frame of the socket is on its way out: each is charged to the socket's send buffer until its completion
+/// is reported. In zero copy nothing is charged.
+pub(super) fn has_sent_all(fd: BorrowedFd<'_>) -> bool {
+    /// include/uapi/linux/sock_diag.h.
+    const SK_MEMINFO_WMEM_ALLOC: usize = 2;
+    const SO_MEMINFO: libc::c_int = 55;
+    let memory: io::Result<[u32; 9]> = get(fd, libc::SOL_SOCKET, SO_MEMINFO);
+    memory.is_ok_and(|memory| memory[SK_MEMINFO_WMEM_ALLOC] == 0)
+}
+
 /// Binds the socket. Returns whether it uses zero copy.
-fn bind(fd: &OwnedFd, ifindex: u32, queue: u32, may_zero_copy: bool) -> io::Result<bool> {
+fn bind(
+    fd: &OwnedFd,
+    device: &Device,
+    queue: u32,
+    packing: Packing,
+    may_zero_copy: bool,
+) -> Result<bool, Error> {
     let deadline = Instant::now() + CLEANUP;
+    // In zero copy many drivers have no pieces. In copy mode they cost nothing, and the MTU may be raised later.
+    let pieces = |used: bool| if used { libc::XDP_USE_SG } else { 0 };
+    let bind = |mode, pieces| {
+        let flags = mode | pieces | libc::XDP_USE_NEED_WAKEUP;
+        bind_once(fd, device.ifindex, queue, flags, 0)
+    };
     loop {
-        let zero_copy = may_zero_copy && bind_once(fd, ifindex, queue, libc::XDP_ZEROCOPY).is_ok();
-        if zero_copy {
+        if may_zero_copy && bind(libc::XDP_ZEROCOPY, pieces(packing.needs_pieces())).is_ok() {
             return Ok(true);
         }
-        match bind_once(fd, ifindex, queue, libc::XDP_COPY) {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(5));
+        match bind(libc::XDP_COPY, pieces(packing.kernel_has_pieces)) {
+            Ok(()) => return Ok(false),
+            Err(e) if e.raw_os_error() != Some(libc::EBUSY) => {
+                return Err(Error::os(&device.name, "bind an AF_XDP socket", e));
             }
-            result => return result.map(|()| false),
+            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            Err(_) => return Err(Error::QueueBusy { device: device.name.clone(), queue }),
         }
     }
 }
 
-fn bind_once(fd: &OwnedFd, ifindex: u32, queue: u32, mode: u16) -> io::Result<()> {
+/// Binds the socket to a queue, with the frames of the socket `shared` if the flags say so.
+fn bind_once(fd: &OwnedFd, ifindex: u32, queue: u32, flags: u16, shared: u32) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: mode | libc::XDP_USE_NEED_WAKEUP,
+        sxdp_flags: flags,
         sxdp_ifindex: ifindex,
         sxdp_queue_id: queue,
-        sxdp_shared_umem_fd: 0,
+        sxdp_shared_umem_fd: shared,
     };
     // SAFETY: a valid address of that size.
     let bound = unsafe {
@@ -214,7 +325,7 @@ fn bind_once(fd: &OwnedFd, ifindex: u32, queue: u32, mode: u16) -> io::Result<()
 /// In copy mode every frame in flight is an skb charged to the socket. The transmit ring bounds their number;
 /// with the default send buffer a burst would stop at its limit first.
 fn allow_all_frames_in_flight(fd: &OwnedFd, sizes: Sizes) {
-    let bytes = (sizes.tx * (sizes.frame + 1024)) as libc::c_int;
+    let bytes = (sizes.tx * (sizes.packing.frame + 1024)) as libc::c_int;
     // If it fails, bursts only take more system calls.
     let _ = set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
 }

@@ -1,12 +1,26 @@
 //! Which packets are ours: the ports map of the steering program. Owns the map's contents and the
 //! number of users of each entry; the program itself is in [`bpf::program`](super::bpf::program).
+//!
+//! Several processes may share the map. An entry belongs to the process whose slot it names, and no other process
+//! changes it. A port belongs to one process, while single connections of it may be another's: those of a listener that
+//! this one has closed, for example. The program looks a connection up only if the port's value says so. So a process
+//! that adds a port must know whether another process has connections there: a *mark* tells, which that process adds
+//! after the first of them. While a process is alone it adds none; one that joins later reads the whole map once.
+//!
+//! A TCP port that several processes wait for is *shared*: the kernel takes its new connections, and each process accepts
+//! from it. The process that had the port alone keeps its connections, and its entry gets a flag; each other adds a mark
+//! of its own, so that no process takes the port for itself later. UDP ports are in [`udp_ports`].
 
 use super::{
     Shared,
     bpf::{
-        program::{BY_CONNECTION, KERNEL_FIRST, Key, OURS},
+        program::{
+            BY_CONNECTION, KERNEL_FIRST, Key, OURS, SHARED, of_slot, priority_of, slot_of,
+            slot_of_priority,
+        },
         sys,
     },
+    udp_ports,
 };
 use crate::nic::Steering;
 use std::{
@@ -15,23 +29,36 @@ use std::{
     net::SocketAddr,
     os::fd::OwnedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// The most entries of the map: local (protocol, address, port) triples and connections, about 100 bytes of kernel
 /// memory each.
 pub(super) const CAPACITY: u32 = 1 << 16;
 
+/// How long the entries of a killed process may be there.
+pub(super) const CLEARED: Duration = Duration::from_secs(1);
+
 /// The map and its users.
 pub(super) struct PortMap {
     map: OwnedFd,
+    /// This process's slot.
+    slot: u8,
+    /// Ports at which other processes had single connections when this one began.
+    found: HashSet<u16>,
     users: Mutex<Users>,
-    _shared: Arc<Shared>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Default)]
 struct Users {
     ports: HashMap<Key, Port>,
     connections: HashMap<Key, Connection>,
+    /// How many users each UDP port has that other processes may have, too.
+    members: HashMap<Key, u32>,
+    /// The ports that have a mark.
+    marked: HashSet<u16>,
 }
 
 /// The users of a port's entry.
@@ -45,6 +72,8 @@ struct Port {
     excluded: Vec<Key>,
     /// The take-overs of the port that go on.
     take_overs: Vec<u64>,
+    /// Another process may have connections of it.
+    has_foreign: bool,
 }
 
 /// The users of a connection's entry. Steering wins over an exclusion.
@@ -62,7 +91,8 @@ impl Port {
         match self.all {
             0 => None,
             _ => {
-                let by_connection = if self.excluded.is_empty() { 0 } else { BY_CONNECTION };
+                let some = self.has_foreign || !self.excluded.is_empty();
+                let by_connection = if some { BY_CONNECTION } else { 0 };
                 let kernel_first = if self.take_overs.is_empty() { 0 } else { KERNEL_FIRST };
                 Some(OURS | by_connection | kernel_first)
             }
@@ -87,8 +117,21 @@ impl Connection {
 }
 
 impl PortMap {
-    pub(super) fn new(map: OwnedFd, shared: Arc<Shared>) -> PortMap {
-        PortMap { map, users: Mutex::default(), _shared: shared }
+    pub(super) fn new(map: OwnedFd, slot: u8, shared: Arc<Shared>) -> PortMap {
+        let mut found = HashSet::new();
+        if shared.others() != 0 {
+            each_key(&map, |key| {
+                found.extend(key.connection_port());
+                false
+            });
+        }
+        PortMap { map, slot, found, users: Mutex::default(), shared }
+    }
+
+    /// Whether another process has single connections of a port.
+    fn has_foreign(&self, port: u16) -> bool {
+        let is_marked = |slot| sys::lookup(&self.map, &Key::mark(port, slot)).is_some();
+        self.found.contains(&port) || self.shared.other_slots().any(is_marked)
     }
 
     fn users(&self) -> MutexGuard<'_, Users> {
@@ -100,11 +143,70 @@ impl PortMap {
     fn write(&self, key: &Key, old: Option<u8>, new: Option<u8>) -> io::Result<()> {
         match new {
             _ if new == old => Ok(()),
-            Some(value) => sys::update(&self.map, key, &value),
+            Some(value) => {
+                let value = value | of_slot(self.slot);
+                match old {
+                    None => self.insert(key, value),
+                    Some(_) => self.replace(key, value),
+                }
+            }
             None => {
                 let _ = sys::delete(&self.map, key);
                 Ok(())
             }
+        }
+    }
+
+    /// Changes an entry of this process.
+    fn replace(&self, key: &Key, value: u8) -> io::Result<()> {
+        let flag = || if self.has_sharers(key) { SHARED } else { 0 };
+        let mut shared = flag();
+        loop {
+            sys::update(&self.map, key, &(value | shared))?;
+            // A sharer that came meanwhile has marked the port before it changed the entry.
+            match flag() {
+                now if now == shared => return Ok(()),
+                now => shared = now,
+            }
+        }
+    }
+
+    /// Whether other processes wait for a TCP port that they do not steer.
+    fn has_sharers(&self, key: &Key) -> bool {
+        let waits = |slot| {
+            sys::lookup(&self.map, &key.sharer(slot)).is_some() && !self.shared.seems_gone(slot)
+        };
+        key.tcp_port().is_some() && self.shared.other_slots().any(waits)
+    }
+
+    /// Makes a TCP port shared, whose entry another process may have: from now on the kernel takes its new connections.
+    fn share(&self, key: &Key) -> io::Result<()> {
+        sys::update(&self.map, &key.sharer(self.slot), &of_slot(self.slot))?;
+        let Some(value) = sys::lookup(&self.map, key) else { return Ok(()) };
+        if slot_of(value) == self.slot || value & SHARED != 0 {
+            return Ok(());
+        }
+        // Flags that its process changes meanwhile are implied by this one.
+        match sys::replace(&self.map, key, &(value | SHARED)) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Adds an entry; EEXIST if another process has it. One that has just been killed has it until its guard notices.
+    fn insert(&self, key: &Key, value: u8) -> io::Result<()> {
+        let give_up = Instant::now() + CLEARED;
+        loop {
+            match sys::insert(&self.map, key, &value) {
+                Err(e) if e.raw_os_error() == Some(libc::EEXIST) && Instant::now() < give_up => {
+                    let owner = sys::lookup(&self.map, key).map(slot_of);
+                    if owner.is_some_and(|owner| !self.shared.seems_gone(owner)) {
+                        return Err(e);
+                    }
+                }
+                result => return result,
+            }
+            thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -118,9 +220,17 @@ impl PortMap {
         let port = users.ports.entry(key).or_default();
         let (old, before) = (port.value(), (port.all, port.some));
         change(port);
+        let tcp_port = key.tcp_port().filter(|_| old.is_none() && port.all > 0);
+        // Until it is known whether there are any.
+        port.has_foreign |= tcp_port.is_some() && self.shared.others() != 0;
         let written = self.write(&key, old, port.value());
         if written.is_err() {
             (port.all, port.some) = before;
+        } else if let Some(number) = tcp_port.filter(|_| port.has_foreign) {
+            let old = port.value();
+            port.has_foreign = self.has_foreign(number);
+            // If this fails, the program goes on looking connections up.
+            let _ = self.write(&key, old, port.value());
         }
         if (port.all, port.some) == (0, 0) {
             // The port is not steered any more, so its exclusions are not needed.
@@ -129,6 +239,25 @@ impl PortMap {
             }
         }
         written
+    }
+
+    /// A connection of the port was added: marks the port, if other processes must know. EEXIST: the port is another
+    /// process's, so it would get the packets.
+    fn mark_connections(&self, users: &mut Users, local: SocketAddr) -> io::Result<()> {
+        if self.shared.others() == 0 {
+            return Ok(());
+        }
+        let mark = Key::mark(local.port(), self.slot);
+        if !users.marked.contains(&local.port()) {
+            sys::update(&self.map, &mark, &of_slot(self.slot))?;
+            users.marked.insert(local.port());
+        }
+        match sys::lookup(&self.map, &port(local)) {
+            Some(value) if slot_of(value) != self.slot && value & SHARED == 0 => {
+                Err(io::Error::from_raw_os_error(libc::EEXIST))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// As [`change_port`](PortMap::change_port), for a connection.
@@ -150,9 +279,41 @@ impl PortMap {
     }
 }
 
-/// The error of a steering request, with an explanation if the map is full.
+/// Passes each key of the map to `is_over`, and removes it if that says so.
+fn each_key(map: &OwnedFd, mut is_over: impl FnMut(Key) -> bool) {
+    // Of a key that another process removes meanwhile, the map begins anew: the number of steps is limited.
+    let mut key = sys::next_key::<Key>(map, None);
+    for _ in 0..2 * CAPACITY {
+        let Some(at) = key else { return };
+        key = sys::next_key(map, Some(&at));
+        if is_over(at) {
+            let _ = sys::delete(map, &at);
+        }
+    }
+}
+
+/// Removes all entries of a slot, whose process has ended: the packets are the kernel's.
+pub(super) fn clear(map: &OwnedFd, slot: u8) {
+    let mut ports = Vec::new();
+    each_key(map, |key| {
+        let of = sys::lookup(map, &key).map(slot_of);
+        let is_its = of == Some(slot);
+        if is_its && key.is_udp_port() {
+            ports.push(key);
+        }
+        is_its && !key.is_udp_port()
+    });
+    // Now that it is no member any more.
+    ports.into_iter().for_each(|key| udp_ports::leave(map, key, slot));
+}
+
+/// The error of a steering request, with an explanation if the map is full, or the entry is another process's.
 fn explain(local: SocketAddr, error: io::Error) -> io::Error {
     match error.raw_os_error() {
+        Some(libc::EEXIST) => io::Error::new(
+            io::ErrorKind::AddrInUse,
+            format!("another process has the packets for {local}"),
+        ),
         Some(libc::E2BIG) => io::Error::new(
             io::ErrorKind::StorageFull,
             format!(
@@ -163,15 +324,66 @@ fn explain(local: SocketAddr, error: io::Error) -> io::Error {
     }
 }
 
+fn shared(local: SocketAddr) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::AddrInUse,
+        format!("several processes share {local}, so the kernel takes its connections"),
+    )
+}
+
 fn port(local: SocketAddr) -> Key {
     Key::new(libc::IPPROTO_TCP as u8, local)
 }
 
 impl Steering for PortMap {
     fn add(&self, protocol: u8, local: SocketAddr) -> io::Result<()> {
-        let key = Key::new(protocol, local);
-        let added = self.change_port(&mut self.users(), key, |port| port.all += 1);
-        added.map_err(|error| explain(local, error))
+        let (key, mut users) = (Key::new(protocol, local), self.users());
+        if let Some(count) = users.members.get_mut(&key) {
+            *count += 1;
+            return Ok(());
+        }
+        let is_fresh = users.ports.get(&key).is_none_or(|port| port.all == 0);
+        let added = match is_fresh && self.has_sharers(&key) {
+            true => Err(io::Error::from_raw_os_error(libc::EEXIST)),
+            false => self.change_port(&mut users, key, |port| port.all += 1),
+        };
+        match added {
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) && key.tcp_port().is_some() => {
+                self.share(&key)?;
+                Err(shared(local))
+            }
+            added => added.map_err(|error| explain(local, error)),
+        }
+    }
+
+    fn share(&self, local: SocketAddr) -> io::Result<()> {
+        PortMap::share(self, &port(local))
+    }
+
+    fn join(&self, local: SocketAddr, priority: u32) -> io::Result<()> {
+        let (key, mut users) = (Key::new(libc::IPPROTO_UDP as u8, local), self.users());
+        let is_fresh = users.ports.get(&key).is_none_or(|port| port.all == 0);
+        if !is_fresh {
+            return self.change_port(&mut users, key, |port| port.all += 1);
+        }
+        let has = |slot: &u8| sys::lookup(&self.map, &key.member(*slot)).is_some();
+        let by = slot_of_priority(priority).filter(|slot| *slot != self.slot);
+        if by.is_some_and(|slot| has(&slot) && !self.shared.seems_gone(slot)) {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                format!("another process has this very socket, and the packets for {local}"),
+            ));
+        }
+        if !users.members.contains_key(&key) {
+            udp_ports::join(&self.map, key, self.slot, &self.shared)
+                .map_err(|error| explain(local, error))?;
+        }
+        *users.members.entry(key).or_default() += 1;
+        Ok(())
+    }
+
+    fn priority(&self, before: u32) -> Option<u32> {
+        self.shared.place.as_ref().and_then(|place| priority_of(place.slot, before))
     }
 
     fn begin_take_over(&self, local: SocketAddr, number: u64) -> io::Result<()> {
@@ -215,9 +427,16 @@ impl Steering for PortMap {
     }
 
     fn remove(&self, protocol: u8, local: SocketAddr) {
-        let key = Key::new(protocol, local);
-        let _ =
-            self.change_port(&mut self.users(), key, |port| port.all = port.all.saturating_sub(1));
+        let (key, mut users) = (Key::new(protocol, local), self.users());
+        if let Some(count) = users.members.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                users.members.remove(&key);
+                udp_ports::leave(&self.map, key, self.slot);
+            }
+            return;
+        }
+        let _ = self.change_port(&mut users, key, |port| port.all = port.all.saturating_sub(1));
     }
 
     fn add_connection(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
@@ -229,6 +448,12 @@ impl Steering for PortMap {
         })
         .and_then(|()| {
             let added = self.change_port(&mut users, port(local), |port| port.some += 1);
+            let added = added.and_then(|()| {
+                self.mark_connections(&mut users, local).inspect_err(|_| {
+                    let less = |port: &mut Port| port.some = port.some.saturating_sub(1);
+                    let _ = self.change_port(&mut users, port(local), less);
+                })
+            });
             if added.is_err() {
                 let _ = self.change_connection(&mut users, connection, |it| {
                     it.steered = it.steered.saturating_sub(1)
@@ -247,6 +472,12 @@ impl Steering for PortMap {
         let _ = self.change_connection(&mut users, connection, |it| {
             it.steered = it.steered.saturating_sub(1)
         });
+        let number = local.port();
+        let is_some = |(key, port): (&Key, &Port)| key.tcp_port() == Some(number) && port.some > 0;
+        if users.marked.contains(&number) && !users.ports.iter().any(is_some) {
+            users.marked.remove(&number);
+            let _ = sys::delete(&self.map, &Key::mark(number, self.slot));
+        }
     }
 
     fn exclude(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {

@@ -1,7 +1,11 @@
 //! The frames: one block of memory that both the kernel and we write. Owns the mapping and the bounds checks;
 //! the rings decide which side may access a frame.
 
-use std::{io, ptr::NonNull};
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr::NonNull,
+};
 
 /// `frames` frames of `frame_size` bytes, page aligned, zeroed.
 pub(super) struct Umem {
@@ -18,17 +22,32 @@ unsafe impl Sync for Umem {}
 
 impl Umem {
     pub(super) fn new(frames: usize, frame_size: usize) -> io::Result<Umem> {
-        let bytes = frames * frame_size;
-        // SAFETY: a fresh anonymous mapping.
+        Umem::map(frames * frame_size, frame_size, None)
+    }
+
+    /// `bytes` of frames in `memory`, from `offset` on, which other processes map as well.
+    pub(super) fn shared(
+        memory: BorrowedFd<'_>,
+        offset: usize,
+        bytes: usize,
+        frame_size: usize,
+    ) -> io::Result<Umem> {
+        Umem::map(bytes, frame_size, Some((memory, offset)))
+    }
+
+    fn map(
+        bytes: usize,
+        frame_size: usize,
+        of: Option<(BorrowedFd<'_>, usize)>,
+    ) -> io::Result<Umem> {
+        let (flags, fd, offset) = match of {
+            Some((memory, offset)) => (libc::MAP_SHARED, memory.as_raw_fd(), offset),
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0),
+        };
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
         let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
+            libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset as libc::off_t)
         };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());

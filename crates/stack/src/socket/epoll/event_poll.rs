@@ -394,6 +394,25 @@ mod tests {
         fn unwatch(&self, _: &Arc<dyn Watch>) {}
     }
 
+    /// An exclusive event stops at a set in which a thread waits, asleep or polling.
+    #[test]
+    fn a_set_handles_an_event_if_a_thread_waits_in_it() {
+        let set = Arc::new(EventPoll::default());
+        let source: Arc<dyn Source> = Arc::new(Readable);
+        let notify = |tag| {
+            let item = Item::new(&set, &source, tag, Events::READABLE, tag);
+            item.notify(Events::READABLE, None, &mut WakeList::default())
+        };
+        assert!(!notify(1));
+        let sleeper = Arc::new(Waiter::new().unwrap());
+        sleeper.start();
+        lock(&set.ready).sleepers.push_back(sleeper);
+        assert!(notify(2));
+        assert!(!notify(3));
+        set.busy_pollers.fetch_add(1, Ordering::Relaxed);
+        assert!(notify(4));
+    }
+
     /// The rest of the events may have been queued while only one sleeper was to be woken for them.
     #[test]
     fn only_a_wait_with_no_room_for_all_events_wakes_the_next_sleeper() {

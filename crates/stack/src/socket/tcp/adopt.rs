@@ -38,8 +38,9 @@ const TAKE_OVER: Duration = Duration::from_millis(200);
 pub enum Accepted {
     /// A connection over our queues, and its peer's address.
     Ours(TcpStream, SocketAddr),
-    /// A connection that the kernel has made (loopback, other interfaces), as accept(2) returns it.
-    Kernel(KernelStream),
+    /// A connection that the kernel has made (loopback, other interfaces), as accept(2) returns it. If it comes over our
+    /// queues, why it was not taken over.
+    Kernel(KernelStream, Option<&'static str>),
 }
 
 /// The kernel socket beside a listener.

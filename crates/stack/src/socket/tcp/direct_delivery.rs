@@ -46,6 +46,11 @@ impl DirectBuffer for ReceiveBuffers<'_, '_> {
         if payload.len() > self.room - self.filled {
             return false;
         }
+        if let ([one], 0) = (&mut *self.into, self.filled) {
+            one[..payload.len()].copy_from_slice(payload);
+            self.filled = payload.len();
+            return true;
+        }
         let (mut skip, mut rest) = (self.filled, payload);
         for piece in self.into.iter_mut() {
             let Some(free) = piece.get_mut(skip..) else {

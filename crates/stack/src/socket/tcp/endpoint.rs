@@ -9,7 +9,7 @@ use crate::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
         task_wait::{Direction, TaskChannel, prepare},
         udp::SocketStats,
-        waiting::{AlreadyReady, LastNapi, WaitChannel, WaitOptions},
+        waiting::{AlreadyReady, KnownNapi, LastNapi, WaitChannel, WaitOptions},
     },
     sync::lock,
 };
@@ -32,8 +32,8 @@ pub(super) struct Endpoint {
     ack_deferred: AtomicBool,
     /// Bytes sent since a sender last polled the queue.
     sent_since_poll: AtomicU32,
-    /// The napi id in `last_napi`, read without its lock.
-    napi: AtomicU32,
+    /// What of `last_napi` is read without its lock.
+    known_napi: KnownNapi,
     /// The number of sleepers and watchers: an event takes no lock if there are none.
     waiters: AtomicUsize,
     waits: Mutex<WaitQueues>,
@@ -78,7 +78,7 @@ impl Endpoint {
             owner: owner::Word::default(),
             ack_deferred: AtomicBool::new(false),
             sent_since_poll: AtomicU32::new(0),
-            napi: AtomicU32::new(0),
+            known_napi: KnownNapi::default(),
             waiters: AtomicUsize::new(0),
             waits: Mutex::default(),
             by_driver: Default::default(),
@@ -145,7 +145,9 @@ impl Endpoint {
     }
 
     pub(super) fn context(&self) -> Option<Arc<Context>> {
-        lock(&self.waits).last_napi.context()
+        let context = lock(&self.waits).last_napi.context();
+        self.known_napi.keep(context.as_ref());
+        context
     }
 
     pub(super) fn watch(&self, watch: Arc<dyn Watch>) {
@@ -219,7 +221,7 @@ impl Endpoint {
     pub(super) fn mark_napi(&self, napi: NapiId) {
         let mut waits = lock(&self.waits);
         waits.last_napi.mark(Some(napi));
-        self.napi.store(napi.get(), Ordering::Relaxed);
+        self.known_napi.mark(napi);
     }
 
     /// Notifies sleepers and watchers of the readiness without a new event.
@@ -272,7 +274,7 @@ impl TcpEndpoint for Endpoint {
         }
         self.count_driver(pass);
         if let Some(napi) = napi
-            && self.napi.load(Ordering::Relaxed) != napi.get()
+            && !self.known_napi.is(napi)
         {
             self.mark_napi(napi);
         }
@@ -284,7 +286,7 @@ impl TcpEndpoint for Endpoint {
     #[inline]
     fn take(&self, napi: Option<NapiId>, data: &[u8], pass: &mut Pass<'_>) -> bool {
         // The first packet from a new queue takes the ordinary path, which records the napi id.
-        let known = napi.is_some_and(|napi| self.napi.load(Ordering::Relaxed) == napi.get());
+        let known = napi.is_some_and(|napi| self.known_napi.is(napi));
         let taken = known && pass.deliver_direct(self.poller_id(), data, &());
         if taken {
             self.count_driver(pass);
@@ -345,6 +347,11 @@ macro_rules! wait_channel {
             #[inline]
             fn context(&self) -> Option<Arc<Context>> {
                 self.0.context()
+            }
+
+            #[inline]
+            fn known_context(&self) -> Option<&Arc<Context>> {
+                self.0.known_napi.context()
             }
 
             fn prepare_to_wait(
@@ -472,6 +479,22 @@ mod tests {
     #[test]
     fn no_event_on_the_way_to_sleep_is_missed() {
         both(50_000);
+    }
+
+    /// Two connections may have come while one thread was to be woken for them.
+    #[test]
+    fn the_next_reader_is_woken_once_and_only_if_there_is_one() {
+        let endpoint = Endpoint::new(WaitOptions::new(0));
+        endpoint.wake_next_reader();
+        let sleepers = [(); 2].map(|()| Arc::new(Waiter::new().unwrap()));
+        for sleeper in &sleepers {
+            sleeper.start();
+            assert!(ReadChannel(&endpoint).prepare_to_wait(sleeper).is_ok());
+        }
+        for after in [[true, false], [true, true]] {
+            endpoint.wake_next_reader();
+            assert_eq!(sleepers.each_ref().map(|sleeper| sleeper.is_woken()), after);
+        }
     }
 
     #[test]

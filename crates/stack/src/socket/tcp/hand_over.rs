@@ -4,9 +4,8 @@
 
 use super::stream::{TcpStream, pass};
 use crate::{
-    host::PortReservation,
     inet::tcp::RepairState,
-    socket::options::errno,
+    socket::options::{SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sys::{self, get_option, set_option},
     time,
 };
@@ -14,6 +13,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, BorrowedFd, RawFd},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -22,10 +22,10 @@ const DRAIN_TIME: Duration = Duration::from_millis(200);
 
 /// Values of `TCP_REPAIR` and `TCP_REPAIR_QUEUE` (include/uapi/linux/tcp.h).
 const OFF: i32 = 0;
-const ON: i32 = 1;
-const OFF_SILENTLY: i32 = -1;
-const RECEIVE_QUEUE: i32 = 1;
-const SEND_QUEUE: i32 = 2;
+pub(super) const ON: i32 = 1;
+pub(super) const OFF_SILENTLY: i32 = -1;
+pub(super) const RECEIVE_QUEUE: i32 = 1;
+pub(super) const SEND_QUEUE: i32 = 2;
 
 /// TCP option kinds.
 const MAXIMUM_SEGMENT: u32 = 2;
@@ -56,8 +56,18 @@ impl TcpStream {
     ) -> io::Result<()> {
         let (flow, host) = (self.0.connection().ok_or_else(|| errno(libc::EINVAL))?, &self.0.host);
         let service = host.kernel().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+        if flow.is_imported() {
+            // Until then the socket that made the connection has its ends.
+            service.wait_for_later();
+        }
+        // Otherwise no listener could be bound to its port again while it lives.
+        let is_on = |name| self.getsockopt(SOL_SOCKET, name).is_ok_and(|on| on != 0);
+        let (reuse_address, reuse_port) = (is_on(SO_REUSEADDR), is_on(SO_REUSEPORT));
         let mut pass = pass();
         let handed = flow.hand_over(error, &mut pass, |repair_state| {
+            if reuse_port {
+                set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1)?;
+            }
             repair(kernel.as_raw_fd(), ON)?;
             let restored = restore(kernel, repair_state).and_then(|()| {
                 host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
@@ -70,16 +80,17 @@ impl TcpStream {
             }
             // The kernel now sends a window probe; it learns the rest from the peer's acknowledgment.
             repair(kernel.as_raw_fd(), OFF)?;
+            if reuse_address {
+                // The end of repair mode has cleared it.
+                let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
+            }
             finish(kernel, repair_state);
             on_handed_over();
             Ok(())
         });
         pass.wake.wake_all();
         let reservation = handed?;
-        if let Some(reservation) = reservation
-            .as_ref()
-            .and_then(|reservation| reservation.downcast_ref::<PortReservation>())
-        {
+        if let Some(reservation) = reservation {
             reservation.mark_handed_over();
         }
         Ok(())
@@ -94,6 +105,22 @@ pub fn repair(socket: RawFd, how: i32) -> io::Result<()> {
     // SAFETY: the caller keeps the descriptor open during the call.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     set_option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, how)
+}
+
+/// Switches repair mode.
+pub type Repair = fn(RawFd, i32) -> io::Result<()>;
+
+static REPAIR: OnceLock<Repair> = OnceLock::new();
+
+/// From now on `by` switches the repair mode of connections that are taken over from the kernel, in place of this
+/// process itself.
+pub fn set_repair(by: Repair) {
+    let _ = REPAIR.set(by);
+}
+
+/// What switches it.
+pub(super) fn repair_of_imports() -> Repair {
+    REPAIR.get().copied().unwrap_or(repair)
 }
 
 /// Restores the connection's state in a socket in repair mode.
@@ -207,7 +234,7 @@ fn as_family(address: SocketAddr, six: bool) -> SocketAddr {
 }
 
 /// Disconnects the socket. In repair mode nothing is sent to the peer.
-fn disconnect(kernel: BorrowedFd<'_>) {
+pub(super) fn disconnect(kernel: BorrowedFd<'_>) {
     let nothing = libc::sockaddr { sa_family: libc::AF_UNSPEC as _, sa_data: [0; 14] };
     let (fd, len) = (kernel.as_raw_fd(), size_of_val(&nothing));
     // SAFETY: an address of that length.

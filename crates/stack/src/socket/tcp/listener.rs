@@ -66,7 +66,7 @@ pub(super) struct Inner {
     pub(super) host: Host,
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) listening: Listening,
-    reservation: Option<Arc<PortReservation>>,
+    pub(super) reservation: Option<Arc<PortReservation>>,
     pub(super) values: Mutex<Values>,
     closed: AtomicBool,
     /// Accepting was shut down.
@@ -143,35 +143,49 @@ impl TcpListener {
         let endpoint = &*inner.endpoint;
         let waiting = &endpoint.waiting;
         let nonblocking = dont_wait || waiting.is_nonblocking();
-        waiting.wait_nonblocking_if(nonblocking, &ReadChannel(endpoint), &waiting.reading, || {
-            let snapshot = endpoint.snapshot();
-            let kernel = inner.kernel.as_ref();
-            if inner.stopped.load(Ordering::Acquire) {
-                // The other waiters are woken to return the error, too.
-                endpoint.wake_next_reader();
-                return Some(Err(errno(libc::EINVAL)));
-            }
-            let ready = endpoint.ready().any(Ready::READABLE);
-            // A non-blocking caller may know of the kernel's connection before the host's thread does: check always.
-            if !ready && !kernel.is_some_and(|kernel| nonblocking || kernel.may_be_readable()) {
-                return None;
-            }
-            let flow = inner.listening.accept();
-            let accepted = match flow {
-                Some(flow) => Some(Ok(self.accepted(flow))),
-                None => {
-                    let kernels = kernel.and_then(|kernel| kernel.accept(nonblocking));
-                    kernels.map(|accepted| accepted.map(Accepted::Kernel))
+        let accepted = waiting.wait_nonblocking_if(
+            nonblocking,
+            &ReadChannel(endpoint),
+            &waiting.reading,
+            &mut || {
+                let snapshot = endpoint.snapshot();
+                let kernel = inner.kernel.as_ref();
+                if inner.stopped.load(Ordering::Acquire) {
+                    // The other waiters are woken to return the error, too.
+                    endpoint.wake_next_reader();
+                    return Some(Err(errno(libc::EINVAL)));
                 }
-            };
-            if inner.listening.queued() == 0 && !kernel.is_some_and(ListenerCompanion::is_readable)
-            {
-                endpoint.clear_ready(snapshot, Ready::READABLE);
-            } else {
-                endpoint.wake_next_reader();
-            }
-            accepted
-        })
+                let ready = endpoint.ready().any(Ready::READABLE);
+                // A non-blocking caller may know of the kernel's connection before the host's thread does: check always.
+                if !ready && !kernel.is_some_and(|kernel| nonblocking || kernel.may_be_readable()) {
+                    return None;
+                }
+                let flow = inner.listening.accept();
+                let accepted = match flow {
+                    Some(flow) => Some(Ok(self.accepted(flow))),
+                    None => {
+                        let kernels = kernel.and_then(|kernel| kernel.accept(nonblocking));
+                        kernels
+                            .map(|accepted| accepted.map(|kernel| Accepted::Kernel(kernel, None)))
+                    }
+                };
+                if inner.listening.queued() == 0
+                    && !kernel.is_some_and(ListenerCompanion::is_readable)
+                {
+                    endpoint.clear_ready(snapshot, Ready::READABLE);
+                } else {
+                    endpoint.wake_next_reader();
+                }
+                accepted
+            },
+        );
+        match accepted? {
+            Accepted::Kernel(kernel, _) => Ok(match inner.import(kernel) {
+                Ok(flow) => self.accepted(flow),
+                Err((kernel, why)) => Accepted::Kernel(kernel, why),
+            }),
+            ours => Ok(ours),
+        }
     }
 
     fn accepted(&self, flow: Flow) -> Accepted {

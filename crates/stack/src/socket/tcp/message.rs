@@ -22,6 +22,12 @@ pub struct SendFlags {
 }
 
 impl SendFlags {
+    /// Whether the data is as any other.
+    #[inline]
+    pub(super) fn are_plain(self) -> bool {
+        !(self.more | self.record_end | self.urgent)
+    }
+
     /// The mark on the data, if there is one; `last`: this is the last part of it.
     #[inline]
     pub(super) fn mark(self, last: bool) -> Option<Mark> {

@@ -1,12 +1,13 @@
 //! The TCP sockets of an application. [`stream`] creates, connects and closes them, [`transfer`] moves data,
 //! [`listener`] listens, [`options`] has the socket options. The protocol layer notifies [`endpoint`] of events.
 //! [`direct_delivery`] copies the data that a receiver's own poll finds straight into its buffers. [`hand_over`] hands
-//! a connection to the kernel.
+//! a connection to the kernel, [`import`] takes one from it.
 
 mod adopt;
 mod direct_delivery;
 mod endpoint;
 mod hand_over;
+mod import;
 mod listener;
 mod message;
 mod options;
@@ -15,7 +16,7 @@ mod stream;
 mod transfer;
 
 pub use adopt::{Accepted, SteeredPort};
-pub use hand_over::repair;
+pub use hand_over::{repair, set_repair};
 pub use listener::{Incoming as IncomingStreams, TcpListener};
 pub use message::SendFlags;
 pub use owner::Owner;

@@ -15,6 +15,7 @@ use crate::{
         udp::ReceiveFlags,
         waiting::{AlreadyReady, Call, WaitChannel},
     },
+    time,
 };
 use std::{
     any::Any,
@@ -64,16 +65,12 @@ impl Inner {
         let nonblocking = flags.dont_wait || waiting.is_nonblocking();
         let channel =
             FlowChannel { channel: ReadChannel(endpoint), endpoint, flow: &flow, sends: false };
-        let call =
+        let mut call =
             ReceiveCall { channel: &channel, peek: flags.peek, direct: ReceiveBuffers::new(into) };
-        let mut result = waiting.wait_nonblocking_if(nonblocking, &channel, &waiting.reading, call);
+        let mut result =
+            waiting.wait_nonblocking_if(nonblocking, &channel, &waiting.reading, &mut call);
         // A wait that ends early returns what is there, less than `SO_RCVLOWAT` (socket(7)).
         if result.is_err() && endpoint.ready().any(Ready::BELOW_LOWAT) {
-            let mut call = ReceiveCall {
-                channel: &channel,
-                peek: flags.peek,
-                direct: ReceiveBuffers::new(into),
-            };
             result = call.read_now().unwrap_or(result);
         }
         // The caller may go on to wait in an epoll, which does not call us before it sleeps.
@@ -89,38 +86,51 @@ impl Inner {
         let flow = self.connection().ok_or_else(unconnected)?;
         let endpoint = &*self.endpoint;
         let waiting = &endpoint.waiting;
+        let channel =
+            FlowChannel { channel: WriteChannel(endpoint), endpoint, flow: &flow, sends: true };
+        if let [one] = data
+            && flags.are_plain()
+            && flow.send_predicted(one, time::now())
+        {
+            if endpoint.count_sent(one.len()) {
+                waiting.poll_once(&channel);
+            }
+            return Ok(one.len());
+        }
         let len = data.iter().map(|piece| piece.len()).sum();
         let mut sent = 0;
         let nonblocking = flags.dont_wait || waiting.is_nonblocking();
-        let channel =
-            FlowChannel { channel: WriteChannel(endpoint), endpoint, flow: &flow, sends: true };
-        let result = waiting.wait_nonblocking_if(nonblocking, &channel, &waiting.writing, || {
-            // An error after a part was sent is returned by the next call.
-            if sent > 0 && endpoint.ready().any(Ready::ERROR | Ready::HANGUP) {
-                return Some(Ok(()));
-            }
-            let snapshot = endpoint.snapshot();
-            match push(&flow, (data, len), flags, &mut sent) {
-                Ok(()) if sent == len || nonblocking => {
-                    if sent < len {
+        let result =
+            waiting.wait_nonblocking_if(nonblocking, &channel, &waiting.writing, &mut || {
+                // An error after a part was sent is returned by the next call.
+                if sent > 0 && endpoint.ready().any(Ready::ERROR | Ready::HANGUP) {
+                    return Some(Ok(()));
+                }
+                let snapshot = endpoint.snapshot();
+                match push(&flow, (data, len), flags, &mut sent) {
+                    Ok(()) if sent == len || nonblocking => {
+                        if sent < len {
+                            endpoint.clear_ready(snapshot, Ready::WRITABLE);
+                        }
+                        Some(Ok(()))
+                    }
+                    Ok(()) => {
                         endpoint.clear_ready(snapshot, Ready::WRITABLE);
+                        None
                     }
-                    Some(Ok(()))
-                }
-                Ok(()) => {
-                    endpoint.clear_ready(snapshot, Ready::WRITABLE);
-                    None
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if sent == 0 && memory_pressure::is(Level::Out) && flow.unacknowledged() == 0 {
-                        return Some(Err(errno(libc::ENOBUFS)));
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        if sent == 0
+                            && memory_pressure::is(Level::Out)
+                            && flow.unacknowledged() == 0
+                        {
+                            return Some(Err(errno(libc::ENOBUFS)));
+                        }
+                        endpoint.clear_ready(snapshot, Ready::WRITABLE);
+                        (sent > 0 && nonblocking).then_some(Ok(()))
                     }
-                    endpoint.clear_ready(snapshot, Ready::WRITABLE);
-                    (sent > 0 && nonblocking).then_some(Ok(()))
+                    Err(error) => Some(Err(error)),
                 }
-                Err(error) => Some(Err(error)),
-            }
-        });
+            });
         // Otherwise a sender that always finds room never polls, and each acknowledgment wakes the interrupt thread.
         if endpoint.count_sent(sent) {
             waiting.poll_once(&channel);
@@ -196,6 +206,11 @@ impl<B: WaitChannel> WaitChannel for FlowChannel<'_, B> {
     #[inline]
     fn context(&self) -> Option<Arc<Context>> {
         self.channel.context()
+    }
+
+    #[inline]
+    fn known_context(&self) -> Option<&Arc<Context>> {
+        self.channel.known_context()
     }
 
     fn prepare_to_wait(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, AlreadyReady> {

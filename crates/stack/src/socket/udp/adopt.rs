@@ -50,6 +50,8 @@ impl UdpSocket {
             inner.endpoint.set_connected(true);
         }
         companion.steer(local)?;
+        // Not before: if another process has the port's packets, it also has what the kernel socket receives.
+        companion.receive()?;
         let bound = Bound { inet, remote, kernel: Some(companion) };
         inner.set_ledger_entry(lock(&inner.binding).insert(bound));
         Ok(socket)

@@ -223,6 +223,22 @@ mod tests {
         }
     }
 
+    /// The ring is never empty, so it does not start anew.
+    #[test]
+    fn a_datagram_across_the_end_of_the_ring_is_no_longer_than_it_is() {
+        let mut buffer = Buffer::default();
+        let (mut into, mut split) = ([0; 20], 0);
+        assert!(buffer.push(meta(5), &[0; 5], 10_000));
+        for round in 1..200 {
+            assert!(buffer.push(meta(5), &[round; 5], 10_000));
+            split += usize::from((1..5).contains(&buffer.bytes.as_slices().0.len()));
+            let (_, copied) = buffer.peek(&mut [IoSliceMut::new(&mut into)]).unwrap();
+            assert_eq!((copied, &into[..5]), (5, &[round - 1; 5][..]));
+            buffer.pop(&mut into).unwrap();
+        }
+        assert!(split > 0);
+    }
+
     #[test]
     fn the_limit_holds_for_empty_datagrams_too() {
         let mut buffer = Buffer::default();

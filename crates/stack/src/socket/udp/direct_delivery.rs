@@ -9,18 +9,21 @@ use std::{any::Any, io::IoSliceMut};
 /// The buffers of a receive call. They take one datagram.
 pub(super) struct ReceiveBuffers<'a, 'b> {
     pub(super) into: &'a mut [IoSliceMut<'b>],
-    delivered: Option<(Meta, usize)>,
+    /// What is known of the datagram received: written by the call, read by the caller, and not moved between them.
+    pub(super) meta: Option<Meta>,
+    /// How many of its bytes had room, until the call has returned that.
+    delivered: Option<usize>,
 }
 
 impl<'a, 'b> ReceiveBuffers<'a, 'b> {
     #[inline]
     pub(super) fn new(into: &'a mut [IoSliceMut<'b>]) -> ReceiveBuffers<'a, 'b> {
-        ReceiveBuffers { into, delivered: None }
+        ReceiveBuffers { into, meta: None, delivered: None }
     }
 
-    /// The datagram delivered, if any, and how many of its bytes had room. Resets it.
+    /// How many bytes of the datagram delivered had room, if there is one. Resets it.
     #[inline]
-    pub(super) fn take_delivered(&mut self) -> Option<(Meta, usize)> {
+    pub(super) fn take_delivered(&mut self) -> Option<usize> {
         self.delivered.take()
     }
 }
@@ -44,7 +47,7 @@ impl DirectBuffer for ReceiveBuffers<'_, '_> {
             }
             pieces => scatter([payload, &[]], pieces),
         };
-        self.delivered = Some((*meta, copied));
+        (self.meta, self.delivered) = (Some(*meta), Some(copied));
         true
     }
 }
@@ -73,8 +76,8 @@ mod tests {
             };
             assert!(!buffers.is_filled() && buffers.deliver(b"four", &meta));
             assert!(buffers.is_filled() && !buffers.deliver(b"more", &meta));
-            let (found, copied) = buffers.take_delivered().unwrap();
-            assert_eq!((found.len, copied), (4, 4.min(lens.iter().sum())));
+            let copied = buffers.take_delivered().unwrap();
+            assert_eq!((buffers.meta.unwrap().len, copied), (4, 4.min(lens.iter().sum())));
             assert_eq!(room.concat()[..copied], b"four"[..copied]);
         }
     }

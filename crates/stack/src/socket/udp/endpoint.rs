@@ -15,9 +15,10 @@ use crate::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
         source::Source,
         task_wait::{Direction, TaskChannel, prepare},
-        waiting::{AlreadyReady, LastNapi, WaitChannel, WaitOptions},
+        waiting::{AlreadyReady, KnownNapi, LastNapi, WaitChannel, WaitOptions},
     },
     sync::lock,
+    time::Instant,
 };
 use std::{
     io,
@@ -37,10 +38,19 @@ pub struct SocketStats {
     pub other_polls: u64,
     /// Datagrams delivered by the interrupt thread.
     pub interrupts: u64,
-    /// Datagrams that came through the kernel (fragments, loopback, other interfaces).
+    /// Datagrams that came through the kernel (fragments out of order, loopback, other interfaces).
     pub kernel: u64,
     /// Datagrams dropped because the receive buffer was full.
     pub drops: u64,
+}
+
+impl SocketStats {
+    /// How many datagrams were queued, of those that an endpoint counts itself.
+    fn queued(&self) -> u32 {
+        [self.own_polls, self.other_polls, self.interrupts, self.kernel]
+            .iter()
+            .fold(0, |sum: u32, count| sum.wrapping_add(*count as u32))
+    }
 }
 
 /// The receive side.
@@ -54,6 +64,8 @@ pub(super) struct Endpoint {
     /// Not zero if a receive would return at once. Written under the lock of `rx`, read without it.
     pending: AtomicU64,
     rx: Mutex<Receive>,
+    /// What of its `last_napi` is read without its lock.
+    known_napi: KnownNapi,
     /// The flags that a send must check first, of [`SHUT`] and [`ERROR`]. Written under the lock of `rx`.
     sending: AtomicU32,
     connected: AtomicBool,
@@ -134,7 +146,7 @@ impl UdpEndpoint for Endpoint {
             arrived: pass.now,
         };
         if !self.is_pending() && pass.deliver_direct(self.poller_id(), datagram.payload, &meta) {
-            self.direct.count();
+            self.direct.count(pass);
             return true;
         }
         let limit = self.options.receive_buffer.load(Ordering::Relaxed) as usize;
@@ -155,7 +167,13 @@ impl UdpEndpoint for Endpoint {
             PolledBy::Kernel => rx.stats.kernel += 1,
         }
         rx.last_napi.mark(pass.napi);
+        pass.napi.into_iter().for_each(|napi| self.known_napi.mark(napi));
         rx.update_ledger();
+        if let Some((ledger_entry, _)) = &rx.ledger_entry
+            && ledger_entry.is_traced()
+        {
+            ledger_entry.trace_queued(rx.stats.queued(), pass);
+        }
         self.pending.store(rx.pending(), Ordering::Release);
         let sleeper = rx.wait.pop_sleeper();
         let watchers = rx.wait.watchers();
@@ -193,6 +211,7 @@ impl Endpoint {
             direct: DirectCount::default(),
             pending: AtomicU64::new(0),
             rx: Mutex::default(),
+            known_napi: KnownNapi::default(),
             sending: AtomicU32::new(0),
             connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -260,6 +279,11 @@ impl Endpoint {
             return None;
         };
         rx.update_ledger();
+        if let Some((ledger_entry, _)) = &rx.ledger_entry
+            && ledger_entry.is_traced()
+        {
+            ledger_entry.trace_taken(rx.stats.queued().wrapping_sub(rx.buffer.len() as u32));
+        }
         self.pending.store(rx.pending(), Ordering::Release);
         // Another thread may take the datagram that a sleeper was woken for. So a receiver that leaves datagrams
         // behind wakes the next sleeper.
@@ -299,6 +323,12 @@ impl Endpoint {
 
     fn check_open(&self) -> Result<(), i32> {
         if self.is_shut_for_writing() { Err(libc::EPIPE) } else { Ok(()) }
+    }
+
+    /// A call that began then has sent datagrams.
+    #[inline]
+    pub(super) fn sent(&self, began: Instant) {
+        self.direct.sent(began);
     }
 
     /// Records whether the socket has a peer: only then does it get ICMP errors.
@@ -373,7 +403,14 @@ impl WaitChannel for Endpoint {
 
     #[inline]
     fn context(&self) -> Option<Arc<Context>> {
-        lock(&self.rx).last_napi.context()
+        let context = lock(&self.rx).last_napi.context();
+        self.known_napi.keep(context.as_ref());
+        context
+    }
+
+    #[inline]
+    fn known_context(&self) -> Option<&Arc<Context>> {
+        self.known_napi.context()
     }
 
     fn prepare_to_wait(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, AlreadyReady> {

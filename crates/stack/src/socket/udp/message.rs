@@ -8,13 +8,19 @@ use super::{
     endpoint::Endpoint,
 };
 use crate::{
-    napi::{DirectBuffer, NapiId},
-    socket::{UNSPECIFIED, waiting::Call},
+    inet::UdpEndpoint,
+    napi::{Context, DirectBuffer, NapiId, Waiter},
+    socket::{
+        UNSPECIFIED,
+        waiting::{AlreadyReady, Call, WaitChannel},
+    },
     time::Instant,
 };
 use std::{
+    any::Any,
     io::{self, IoSlice, IoSliceMut},
     net::SocketAddr,
+    sync::Arc,
 };
 
 /// The flags of one receive.
@@ -48,8 +54,8 @@ pub struct Message {
 }
 
 impl Message {
-    fn new((meta, copied): (Meta, usize)) -> Message {
-        let Meta { len, napi, from, to, ttl, tos, arrived } = meta;
+    fn new(meta: &Meta, copied: usize) -> Message {
+        let &Meta { len, napi, from, to, ttl, tos, arrived } = meta;
         Message { copied, len: len as usize, from, to, ttl, tos, napi, arrived }
     }
 }
@@ -61,25 +67,79 @@ struct ReceiveCall<'a, 'b> {
     peek: bool,
 }
 
-impl Call for ReceiveCall<'_, '_> {
-    type Output = Option<(Meta, usize)>;
+impl ReceiveCall<'_, '_> {
+    /// Takes a queued datagram, or what else makes the call return.
+    #[inline(never)]
+    fn take_queued(&mut self) -> Option<io::Result<Option<usize>>> {
+        let ReceiveBuffers { into, meta, .. } = &mut self.direct;
+        self.endpoint.take(|waiting: &mut Buffer| {
+            let (found, copied) = match self.peek {
+                true => waiting.peek(into)?,
+                false => waiting.pop_vectored(into)?,
+            };
+            *meta = Some(found);
+            Some(copied)
+        })
+    }
+}
 
-    #[inline]
+impl Call for ReceiveCall<'_, '_> {
+    /// How many bytes had room; `None`: the socket is shut down.
+    type Output = Option<usize>;
+
+    #[inline(always)]
     fn attempt(&mut self) -> Option<io::Result<Self::Output>> {
         if let Some(found) = self.direct.take_delivered() {
             return Some(Ok(Some(found)));
         }
-        let into = &mut *self.direct.into;
-        self.endpoint.take(|waiting: &mut Buffer| match self.peek {
-            true => waiting.peek(into),
-            false => waiting.pop_vectored(into),
-        })
+        if self.endpoint.is_pending() { self.take_queued() } else { None }
     }
 
     #[inline]
     fn direct(&mut self) -> Option<&mut dyn DirectBuffer> {
         // A peeked datagram has to stay in the queue.
         if self.peek { None } else { Some(&mut self.direct) }
+    }
+}
+
+/// The wait channel of a receive: the endpoint's, with the name by which inet knows it.
+struct ReceiveChannel<'a> {
+    endpoint: &'a Endpoint,
+    expected: &'a Arc<dyn UdpEndpoint>,
+}
+
+impl WaitChannel for ReceiveChannel<'_> {
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.endpoint.is_ready()
+    }
+
+    #[inline]
+    fn poller_id(&self) -> usize {
+        self.endpoint.poller_id()
+    }
+
+    #[inline]
+    fn expected_flow(&self) -> Option<&(dyn Any + Send + Sync)> {
+        Some(self.expected)
+    }
+
+    #[inline]
+    fn context(&self) -> Option<Arc<Context>> {
+        self.endpoint.context()
+    }
+
+    #[inline]
+    fn known_context(&self) -> Option<&Arc<Context>> {
+        self.endpoint.known_context()
+    }
+
+    fn prepare_to_wait(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, AlreadyReady> {
+        self.endpoint.prepare_to_wait(waiter)
+    }
+
+    fn finish_wait(&self, waiter: &Arc<Waiter>) {
+        self.endpoint.finish_wait(waiter);
     }
 }
 
@@ -104,21 +164,27 @@ impl UdpSocket {
             napi: None,
             arrived: Instant::ZERO,
         };
-        Ok(self.receive_one(pieces, flags)?.map_or(nothing, Message::new))
+        Ok(self.receive_one(pieces, flags, Message::new)?.unwrap_or(nothing))
     }
 
-    /// `None`: the socket is shut down.
-    #[inline]
-    pub(super) fn receive_one(
+    /// Receives one datagram; `found` gets what is known of it, and how many of its bytes had room. `None`: the socket
+    /// is shut down.
+    #[inline(always)]
+    pub(super) fn receive_one<R>(
         &self,
         into: &mut [IoSliceMut<'_>],
         flags: ReceiveFlags,
-    ) -> io::Result<Option<(Meta, usize)>> {
+        found: impl FnOnce(&Meta, usize) -> R,
+    ) -> io::Result<Option<R>> {
         let endpoint = &*self.0.endpoint;
         let waiting = &endpoint.waiting;
         let nonblocking = flags.dont_wait || waiting.is_nonblocking();
-        let call = ReceiveCall { endpoint, direct: ReceiveBuffers::new(into), peek: flags.peek };
-        waiting.wait_nonblocking_if(nonblocking, endpoint, &waiting.reading, call)
+        let direct = ReceiveBuffers::new(into);
+        let mut call = ReceiveCall { endpoint, direct, peek: flags.peek };
+        let channel = ReceiveChannel { endpoint, expected: &self.0.expected };
+        let copied =
+            waiting.wait_nonblocking_if(nonblocking, &channel, &waiting.reading, &mut call)?;
+        Ok(call.direct.meta.as_ref().zip(copied).map(|(meta, copied)| found(meta, copied)))
     }
 
     /// Sends a datagram made of `pieces` to `to`, or to the socket's peer. Does not wait for room on the ring if

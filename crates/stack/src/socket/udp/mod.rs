@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Host,
-    inet::{Binding, PathOptions},
+    inet::{Binding, PathOptions, UdpEndpoint},
     napi::NapiId,
     sync::lock,
     wire::Protocol,
@@ -71,6 +71,8 @@ pub struct UdpSocket(Arc<Inner>);
 struct Inner {
     host: Host,
     endpoint: Arc<Endpoint>,
+    /// The same, as inet knows it.
+    expected: Arc<dyn UdpEndpoint>,
     binding: Mutex<Option<Bound>>,
     paths: Mutex<send::PathCache>,
 }
@@ -90,8 +92,10 @@ impl UdpSocket {
     /// A socket that is not bound yet. The first send binds it to a port of the host's choice, in the destination's
     /// family.
     pub fn new(host: &Host) -> UdpSocket {
+        let endpoint = Arc::new(Endpoint::new(host.busy_read(), host.delivery_hook()));
         UdpSocket(Arc::new(Inner {
-            endpoint: Arc::new(Endpoint::new(host.busy_read(), host.delivery_hook())),
+            expected: endpoint.clone(),
+            endpoint,
             host: host.clone(),
             binding: Mutex::new(None),
             paths: Mutex::default(),

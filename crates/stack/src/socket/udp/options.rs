@@ -2,6 +2,7 @@
 
 use super::UdpSocket;
 use crate::{
+    host::Companion,
     inet::{BindOptions, PathOptions, PmtuDiscover},
     socket::options::*,
     sync::lock,
@@ -125,6 +126,12 @@ impl Options {
 }
 
 impl UdpSocket {
+    fn with_companion<T>(&self, of: impl FnOnce(&Companion) -> io::Result<T>) -> io::Result<T> {
+        let bound = lock(&self.0.binding);
+        let kernel = bound.as_ref().and_then(|bound| bound.kernel.as_ref());
+        kernel.map_or_else(|| Err(errno(libc::ENOPROTOOPT)), of)
+    }
+
     /// Sets an option of [`options`](crate::options) by its Linux names.
     ///
     /// # Errors
@@ -135,6 +142,9 @@ impl UdpSocket {
             && let Some(result) = endpoint.waiting.set(name, value)
         {
             return result;
+        }
+        if (level, name) == (SOL_SOCKET, libc::SO_PRIORITY) {
+            return self.with_companion(|kernel| kernel.set_priority(value));
         }
         let before = endpoint.options.path();
         endpoint.options.set(level, name, value)?;
@@ -165,6 +175,7 @@ impl UdpSocket {
             (SOL_SOCKET, SO_TYPE) => libc::SOCK_DGRAM,
             (SOL_SOCKET, SO_PROTOCOL) => libc::IPPROTO_UDP,
             (SOL_SOCKET, SO_ACCEPTCONN) => 0,
+            (SOL_SOCKET, libc::SO_PRIORITY) => self.with_companion(Companion::priority)?,
             _ => {
                 let own = (level == SOL_SOCKET).then(|| endpoint.waiting.get(name)).flatten();
                 let value = own.map_or_else(|| endpoint.options.get(level, name), Ok)?;

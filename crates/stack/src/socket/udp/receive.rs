@@ -49,7 +49,9 @@ impl UdpSocket {
     /// `Interrupted` by a signal whose handler ran while it slept. A handler that runs during the busy poll ends the
     /// call only if it says so: see [`signal`](crate::signal).
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.recv_from(buffer).map(|(len, _)| len)
+        let into = &mut [IoSliceMut::new(buffer)];
+        let taken = self.receive_one(into, ReceiveFlags::default(), |_, len| len)?;
+        Ok(taken.unwrap_or(0))
     }
 
     /// As [`recv`](UdpSocket::recv), and returns the sender's address.
@@ -58,8 +60,9 @@ impl UdpSocket {
     /// As [`recv`](UdpSocket::recv).
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let into = &mut [IoSliceMut::new(buffer)];
-        let taken = self.receive_one(into, ReceiveFlags::default())?;
-        Ok(taken.map_or((0, UNSPECIFIED), |(meta, len)| (len, meta.from)))
+        let taken =
+            self.receive_one(into, ReceiveFlags::default(), |meta, len| (len, meta.from))?;
+        Ok(taken.unwrap_or((0, UNSPECIFIED)))
     }
 
     /// As [`recv`](UdpSocket::recv), but the datagram stays queued.
@@ -76,8 +79,9 @@ impl UdpSocket {
     /// As [`recv`](UdpSocket::recv).
     pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let flags = ReceiveFlags { peek: true, ..ReceiveFlags::default() };
-        let seen = self.receive_one(&mut [IoSliceMut::new(buffer)], flags)?;
-        Ok(seen.map_or((0, UNSPECIFIED), |(meta, len)| (len, meta.from)))
+        let into = &mut [IoSliceMut::new(buffer)];
+        let seen = self.receive_one(into, flags, |meta, len| (len, meta.from))?;
+        Ok(seen.unwrap_or((0, UNSPECIFIED)))
     }
 
     /// Receives up to `into.len()` datagrams: waits for the first as [`recv`](UdpSocket::recv) does, then

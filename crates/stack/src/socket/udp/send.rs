@@ -2,7 +2,7 @@
 
 use super::{Inner, UdpSocket};
 use crate::{
-    inet::{Inet, Path, SendError},
+    inet::{Inet, Path, Payload, SendError},
     napi::{Pass, PolledBy},
     socket::{UNSPECIFIED, options::errno, waiting::WaitChannel},
     sync::lock,
@@ -80,7 +80,7 @@ impl UdpSocket {
     /// socket non-blocking (or the write timeout over).
     #[inline]
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
-        self.0.send_all(&[Outgoing { payload, to: None }]).map(|_| payload.len())
+        self.0.send_payload(payload, None, false)
     }
 
     /// Sends a datagram to `to`.
@@ -90,7 +90,7 @@ impl UdpSocket {
     #[inline]
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let to = to.to_socket_addrs()?.next().ok_or_else(|| errno(libc::EDESTADDRREQ))?;
-        self.0.send_all(&[Outgoing { payload, to: Some(to) }]).map(|_| payload.len())
+        self.0.send_payload(payload, Some(to), false)
     }
 
     /// Sends datagrams in order; successive ones to the same destination share a doorbell. Returns the number sent;
@@ -111,7 +111,21 @@ impl Inner {
         to: Option<SocketAddr>,
         dont_wait: bool,
     ) -> io::Result<usize> {
-        let len = pieces.iter().map(|piece| piece.len()).fold(0, usize::saturating_add);
+        match pieces {
+            [one] => self.send_payload(&**one, to, dont_wait),
+            many => self.send_payload(many, to, dont_wait),
+        }
+    }
+
+    /// Sends one datagram.
+    #[inline]
+    fn send_payload<P: Payload + ?Sized>(
+        &self,
+        payload: &P,
+        to: Option<SocketAddr>,
+        dont_wait: bool,
+    ) -> io::Result<usize> {
+        let len = payload.len();
         self.endpoint.may_send().map_err(errno)?;
         if len > self.endpoint.options.send_buffer.load(Ordering::Relaxed) as usize {
             return Err(errno(libc::EMSGSIZE));
@@ -119,30 +133,38 @@ impl Inner {
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = dont_wait.then_some(Some(Instant::ZERO));
         let mut paths = lock(&self.paths);
-        let by_kernel = |waited| match pieces {
-            [one] => self.send_by_kernel(&Outgoing { payload: one, to }, waited),
-            many => {
-                let whole: Vec<u8> = many.iter().flat_map(|piece| piece.iter().copied()).collect();
-                self.send_by_kernel(&Outgoing { payload: &whole, to }, waited)
-            }
-        };
         loop {
             let Some(path) = self.path_to(to, &mut paths)? else {
-                return by_kernel(&mut waited).map(|()| len);
+                return self.send_payload_by_kernel(payload, to, &mut waited);
             };
             let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
-            let result = match pieces {
-                [one] => inet.udp_send(path, &**one, &mut pass),
-                many => inet.udp_send(path, many, &mut pass),
-            };
+            let result = inet.udp_send(path, payload, &mut pass);
             pass.wake.wake_all();
             match result {
-                Ok(()) => return Ok(len),
-                Err(SendError::UseKernel) => return by_kernel(&mut waited).map(|()| len),
+                Ok(()) => {
+                    self.endpoint.sent(pass.now);
+                    return Ok(len);
+                }
+                Err(SendError::UseKernel) => {
+                    return self.send_payload_by_kernel(payload, to, &mut waited);
+                }
                 Err(SendError::RingFull) => self.wait_for_room(&mut waited)?,
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    #[cold]
+    fn send_payload_by_kernel<P: Payload + ?Sized>(
+        &self,
+        payload: &P,
+        to: Option<SocketAddr>,
+        waited: &mut Option<Option<Instant>>,
+    ) -> io::Result<usize> {
+        let mut whole = vec![0; payload.len()];
+        payload.copy_to(&mut whole);
+        self.send_by_kernel(&Outgoing { payload: &whole, to }, waited)?;
+        Ok(whole.len())
     }
 
     #[inline]
@@ -186,7 +208,10 @@ impl Inner {
             };
             pass.wake.wake_all();
             match result {
-                Ok(count) => return Ok(count),
+                Ok(count) => {
+                    self.endpoint.sent(pass.now);
+                    return Ok(count);
+                }
                 Err(SendError::UseKernel) => return by_kernel(),
                 Err(SendError::RingFull) => self.wait_for_room(&mut waited)?,
                 Err(error) => return Err(error.into()),

@@ -248,7 +248,7 @@ impl Acks {
         self.now |= now;
     }
 
-    #[inline]
+    #[inline(always)]
     fn measure(&mut self, len: u32, mss: u32) {
         if len >= self.rcv_mss {
             self.rcv_mss = len.min(mss.max(FULL_MIN));
@@ -263,7 +263,7 @@ impl Acks {
     }
 
     /// The delay follows the gaps between segments, from 40 ms up.
-    #[inline]
+    #[inline(always)]
     fn adapt(&mut self, window: u32, now: Instant) {
         match self.since_last(now) {
             _ if !self.has_received => self.refill(window),

@@ -165,22 +165,37 @@ impl Receiver {
         if !next_and_no_other || len > room || self.store.allowed(seq, len, self.granted()) < len {
             return self.segment_slow(seq, payload, fin, now);
         }
-        let mut taken = false;
-        if len > 0 {
-            taken = self.available() == 0 && reader(payload);
+        let taken = len > 0 && self.available() == 0 && reader(payload);
+        if taken {
+            self.taken_directly(len, now);
+        } else if len > 0 {
             self.next += len as u32;
-            if taken {
-                self.store.skip(self.next);
-            } else {
-                self.store.write(seq, payload);
-            }
+            self.store.write(seq, payload);
             self.in_order(len, now);
-            if taken {
-                self.was_read(now);
-                self.acks.taken();
-            }
         }
         Arrived { new_in_order: len, taken, ..Arrived::default() }
+    }
+
+    /// Whether `len` bytes at RCV.NXT, less than a full segment, would be all there is to read.
+    #[inline(always)]
+    pub(super) fn takes_directly(&self, len: usize) -> bool {
+        len > 0
+            && len < self.acks.rcv_mss() as usize
+            && self.store.start() == self.next
+            && self.fin.is_none()
+            && self.reassembly.is_empty()
+            && len <= (self.window.edge() - self.next) as usize
+            && !self.store.memory().exhausted()
+    }
+
+    /// A waiting reader has taken the next `len` bytes, and the buffer is empty.
+    #[inline(always)]
+    pub(super) fn taken_directly(&mut self, len: usize, now: Instant) {
+        self.next += len as u32;
+        self.store.skip(self.next);
+        self.in_order(len, now);
+        self.was_read(now);
+        self.acks.taken();
     }
 
     /// The slow path: old data, data out of order, FIN.
@@ -403,7 +418,7 @@ impl Receiver {
     }
 
     /// The data before the store's first byte was read, some of it just now: adapts the buffer.
-    #[inline]
+    #[inline(always)]
     fn was_read(&mut self, now: Instant) {
         let read = self.store.start();
         if !self.store.memory().pressure() {
@@ -424,6 +439,7 @@ impl Receiver {
         window
     }
 
+    #[inline(always)]
     fn offer(&self) -> u32 {
         let memory = self.store.memory();
         let free = if memory.pressure() { self.scarce() } else { u32::MAX };
@@ -438,11 +454,14 @@ impl Receiver {
 
     /// Whether the application has read so much that a window update is sent even without any other reason: the
     /// window can be twice what it is (Linux's `tcp_cleanup_rbuf`).
+    #[inline(always)]
     pub(super) fn window_update_due(&self) -> bool {
         let left = self.window.edge() - self.next;
-        if left > self.window.limit() / 2 || self.fin_reached() {
-            return false;
-        }
+        left <= self.window.limit() / 2 && !self.fin_reached() && self.is_worth_an_update(left)
+    }
+
+    #[cold]
+    fn is_worth_an_update(&self, left: u32) -> bool {
         let new = self.offer();
         new > left && new / 2 >= left
     }

@@ -84,7 +84,7 @@ impl Window {
 
     /// The window to announce with `next`, in whole units of 1 << shift. The buffer begins at `base`; `free` is the
     /// most it may take beyond `next`, however much the limit leaves.
-    #[inline]
+    #[inline(always)]
     pub(super) fn offer(&self, base: Seq, next: Seq, mss: u32, free: u32) -> u32 {
         let unit = self.unit();
         let most = self.clamp.min(u32::from(u16::MAX) << self.shift);

@@ -196,19 +196,16 @@ impl Recovery {
         let plain = arrival.acked.filter(|_| !arrival.retransmitted).or(arrival.sacks);
         let stamped = || event.echoed.filter(|_| arrival.advanced).map(|at| (at, at));
         let (first, last) = plain.or_else(stamped)?;
-        let (long, short) = (now.since(first), now.since(last));
-        self.measured(long, Some(short), now);
-        Some(short)
+        let (long, short) = (now.nanos_since(first), now.nanos_since(last));
+        self.measured(long, short, now);
+        Some(Duration::from_nanos(short))
     }
 
-    /// Takes a sample; `short` does not include the peer's delay of its ACK.
+    /// Takes a sample, ns; `short` does not include the peer's delay of its ACK.
     #[inline(always)]
-    pub(super) fn measured(&mut self, rtt: Duration, short: Option<Duration>, now: Instant) {
-        let (min, max) = (self.settings.min_rto, self.settings.max_rto);
-        self.rtt.sample(rtt, self.una, self.nxt, min, max);
-        if let Some(short) = short {
-            self.rtt.shortest(short, now);
-        }
+    pub(super) fn measured(&mut self, rtt: u64, short: u64, now: Instant) {
+        self.rtt.sample(rtt, self.una, self.nxt);
+        self.rtt.shortest(short, now);
     }
 
     /// Updates the window after an ACK.

@@ -4,9 +4,10 @@
 
 use super::{super::seq::Seq, Acked, Phase, Recovery, congestion::Growth};
 use crate::time::Instant;
+use std::time::Duration;
 
 impl Recovery {
-    #[inline]
+    #[inline(always)]
     fn is_fast_path(&self, ack: Seq) -> bool {
         self.phase == Phase::Open
             && ack == self.nxt
@@ -24,10 +25,23 @@ impl Recovery {
         self.process_deferred_ack();
         let plain = self.is_fast_path(ack);
         if plain {
-            // Nothing is in flight that could time out.
-            (self.ack_deferred, self.timeout_from, self.new_first) = (true, now, false);
+            self.defer_ack(now);
         }
         plain
+    }
+
+    /// Whether [`acked_all_fast`](Recovery::acked_all_fast) would be on the fast path, and has nothing to process
+    /// before.
+    #[inline]
+    pub fn is_all_acked_fast(&self, ack: Seq) -> bool {
+        !self.ack_deferred && self.is_fast_path(ack)
+    }
+
+    /// Defers that ACK.
+    #[inline]
+    pub fn defer_ack(&mut self, now: Instant) {
+        // Nothing is in flight that could time out.
+        (self.ack_deferred, self.timeout_from, self.new_first) = (true, now, false);
     }
 
     /// Processes a deferred ACK, before anything else changes. Until then nothing is in flight and no timer runs, but
@@ -36,8 +50,13 @@ impl Recovery {
     #[inline]
     pub fn process_deferred_ack(&mut self) {
         if std::mem::take(&mut self.ack_deferred) {
-            self.process_only_segment(self.timeout_from);
+            self.process_deferred();
         }
+    }
+
+    #[inline(never)]
+    fn process_deferred(&mut self) {
+        self.process_only_segment(self.timeout_from);
     }
 
     /// The same, if more data is queued.
@@ -48,15 +67,17 @@ impl Recovery {
     }
 
     /// The only segment in flight was acknowledged at `now`.
+    #[inline(always)]
     fn process_only_segment(&mut self, now: Instant) -> Option<Acked> {
         self.validate_window();
         (self.new_first, self.timeouts, self.dup_acks) = (false, 0, 0);
         let sent = self.board.take_one()?;
-        let (len, rtt) = (sent.len(), now.since(sent.at));
+        let (len, rtt) = (sent.len(), now.nanos_since(sent.at));
         self.rack.all_delivered(&sent, rtt);
         (self.tlp.deadline, self.undo.first) = (None, None);
         self.una = sent.end;
-        self.measured(rtt, Some(rtt), now);
+        self.measured(rtt, rtt, now);
+        let rtt = Duration::from_nanos(rtt);
         // A window that is not used does not grow, so slow start need not be watched either.
         let used = self.window_limited
             || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.max_in_flight;

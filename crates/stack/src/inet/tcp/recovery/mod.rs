@@ -245,7 +245,7 @@ impl Recovery {
             nxt: una,
             ack_deferred: false,
             board: Scoreboard::default(),
-            rtt: Rtt::new(now, agreed.retransmissions > 0),
+            rtt: Rtt::new(now, agreed.retransmissions > 0, settings.min_rto, settings.max_rto),
             rack: Rack::new(una),
             tlp: Tlp::default(),
             prr: Prr::default(),
@@ -272,7 +272,8 @@ impl Recovery {
             dsack_dups: 0,
         };
         if let Some(rtt) = agreed.rtt {
-            recovery.measured(rtt, Some(rtt), now);
+            let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
+            recovery.measured(rtt, rtt, now);
         }
         recovery
     }
@@ -416,11 +417,10 @@ impl Recovery {
 
     /// Called before new data is queued: a window that was not used for a while shrinks, by half per timeout that
     /// passed, as in RFC 2861; RFC 5681 would shrink it to the restart window at once.
-    #[inline]
+    #[inline(always)]
     pub fn idle_restart(&mut self, now: Instant) {
         // No timeout is shorter than this, neither the present one nor one measured later.
-        let least = self.settings.min_rto.min(self.rtt.rto(self.settings.max_rto));
-        if now.since(self.last_sent) > least {
+        if now.nanos_since(self.last_sent) > self.rtt.min_rto().min(self.rtt.rto()) {
             self.restart_if_idle(now);
         }
     }
@@ -428,7 +428,7 @@ impl Recovery {
     #[cold]
     fn restart_if_idle(&mut self, now: Instant) {
         self.process_deferred_ack();
-        let idle = now > self.rtt.timeout(self.last_sent, self.settings.max_rto);
+        let idle = now > self.rtt.timeout(self.last_sent);
         if idle && self.settings.slow_start_after_idle && self.board.len() == 0 {
             self.restart_window(now);
         }
@@ -487,14 +487,20 @@ impl Recovery {
     /// `TCP_RTO_MIN_US` is set: as in Linux the timeout comes down with the next round trips, slowly.
     pub fn set_min_rto(&mut self, least: Duration) {
         self.process_deferred_ack();
-        self.settings.min_rto = least;
-        self.settings.max_rto = self.settings.max_rto.max(least);
+        self.rtt.set_min_rto(least);
+    }
+
+    /// Not after the next deadline, if a single segment was sent `now` and nothing else is in flight: a probe comes after
+    /// two round trips and the shortest timeout, or after a second, and a timeout not before the shortest.
+    #[inline]
+    pub fn earliest_timeout(&self, now: Instant) -> Instant {
+        Instant::from_nanos(now.nanos() + self.rtt.min_rto().min(self.rtt.rto()).min(tlp::UNKNOWN))
     }
 
     /// The present timeout, with backoff: zero-window probes begin with it.
     pub fn rto(&self) -> Duration {
         debug_assert!(!self.ack_deferred);
-        self.rtt.rto(self.settings.max_rto)
+        Duration::from_nanos(self.rtt.rto())
     }
 
     //= RFC 6675 4
@@ -562,7 +568,7 @@ impl Recovery {
     /// When the retransmission timer is due.
     #[inline]
     fn timeout(&self) -> Instant {
-        self.rtt.timeout(self.timeout_from, self.settings.max_rto)
+        self.rtt.timeout(self.timeout_from)
     }
 
     //= RFC 8985 4
@@ -578,7 +584,9 @@ impl Recovery {
             && self.board.segments(SegmentState::Sacked) == 0;
         if self.settings.probes && self.sack && quiet && self.board.len() > 0 {
             let single = self.board.len() == 1;
-            self.tlp.schedule(self.rtt.srtt(), single, self.settings.min_rto, self.timeout(), now);
+            let Recovery { tlp, rtt, .. } = self;
+            let timeout = rtt.timeout(self.timeout_from);
+            tlp.schedule(rtt.smoothed(), single, rtt.min_rto(), timeout, now);
         } else {
             self.tlp.deadline = None;
         }

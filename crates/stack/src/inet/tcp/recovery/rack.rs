@@ -19,7 +19,8 @@ pub(super) struct Rack {
     /// RACK.segment: the segment with the latest send time of all delivered.
     xmit: Instant,
     end: Seq,
-    rtt: Duration,
+    /// In nanoseconds.
+    rtt: u64,
     /// The highest sequence number delivered.
     fack: Seq,
     /// The end of the round in which a DSACK came.
@@ -48,13 +49,14 @@ impl Rack {
         min: Option<Duration>,
         now: Instant,
     ) {
-        let rtt = now.since(sent.at);
+        let rtt = now.nanos_since(sent.at);
         //= RFC 8985 6.2
         //# To avoid spurious inferences, ignore a segment as invalid if any of its sequence range has been
         //# retransmitted before and if either of two conditions is true:
         // Its timestamp shows that the ACK is for the original, or it came sooner than the shortest round trip.
         if sent.retransmitted
-            && (before.is_some_and(|b| b <= sent.at) || min.is_some_and(|min| rtt < min))
+            && (before.is_some_and(|b| b <= sent.at)
+                || min.is_some_and(|min| Duration::from_nanos(rtt) < min))
         {
             return;
         }
@@ -71,7 +73,7 @@ impl Rack {
 
     /// Everything in flight was delivered, `sent` last.
     #[inline]
-    pub fn all_delivered(&mut self, sent: &Sent, rtt: Duration) {
+    pub fn all_delivered(&mut self, sent: &Sent, rtt: u64) {
         (self.rtt, self.xmit, self.end) = (rtt, sent.at, sent.end);
         (self.advanced, self.deadline) = (false, None);
         self.highest(sent.end);
@@ -154,7 +156,7 @@ impl Rack {
         now: Instant,
     ) -> Losses {
         (self.deadline, self.advanced) = (None, false);
-        let wait = self.rtt + self.window(certain, min, srtt);
+        let wait = Duration::from_nanos(self.rtt) + self.window(certain, min, srtt);
         let mut found = Losses::default();
         while let Some(sent) = board.oldest() {
             if !self.sent_after(sent) {
@@ -195,7 +197,7 @@ impl Rack {
             board.clear_sacks();
             board.mark_lost_where(|_| true);
         } else {
-            let wait = self.rtt + self.window(false, min, srtt);
+            let wait = Duration::from_nanos(self.rtt) + self.window(false, min, srtt);
             board.mark_lost_where(|s| s.start == first || s.at + wait <= now);
         }
         self.deadline = None;

@@ -3,7 +3,7 @@
 
 use super::super::seq::Seq;
 use crate::time::Instant;
-use std::time::Duration;
+use std::{hint::cold_path, time::Duration};
 
 //= RFC 6298 2
 //# (2.1) Until a round-trip time (RTT) measurement has been made for a segment sent between the sender and receiver,
@@ -14,7 +14,10 @@ const INITIAL: Duration = Duration::from_secs(1);
 //# completes).
 const AFTER_LOST_SYN: Duration = Duration::from_secs(3);
 /// How long the shortest round trip is kept: from half of `net.ipv4.tcp_min_rtt_wlen` up to all of it.
-const HALF_WINDOW: Duration = Duration::from_secs(150);
+/// Nanoseconds.
+const HALF_WINDOW: u64 = 150_000_000_000;
+/// An hour is longer than any timeout, and eight times that does not overflow. Nanoseconds.
+const LONGEST: u64 = 3_600_000_000_000;
 
 /// The estimators of one path. They differ from RFC 6298 as Linux does (tcp_rtt_estimator in net/ipv4/tcp_input.c):
 /// the variation is the largest of each round trip, falls slowly, does not grow when a round trip is shorter than
@@ -33,6 +36,9 @@ pub(super) struct Rtt {
     round: Seq,
     /// The timeout without backoff, ns.
     rto: i64,
+    /// The smallest and the largest timeout, ns.
+    min: i64,
+    max: i64,
     /// How often it is doubled.
     pub backoff: u32,
     /// The shortest of this half of the window and of the one before, ns; `u64::MAX`: none.
@@ -41,7 +47,7 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    pub fn new(now: Instant, syn_lost: bool) -> Rtt {
+    pub fn new(now: Instant, syn_lost: bool, min: Duration, max: Duration) -> Rtt {
         Rtt {
             srtt: 0,
             deviation: 0,
@@ -49,6 +55,8 @@ impl Rtt {
             variation: 0,
             round: Seq(0),
             rto: nanos(if syn_lost { AFTER_LOST_SYN } else { INITIAL }),
+            min: nanos(min),
+            max: nanos(max),
             backoff: 0,
             shortest: [u64::MAX; 2],
             half: now,
@@ -65,10 +73,10 @@ impl Rtt {
     //# has been sent and acknowledged), the computations outlined in Section 2 are performed, including the
     //# computation of RTO, which may result in "collapsing" RTO back down after it has been subject to exponential
     //# back off (rule 5.5).
-    /// Takes a sample. `una` and `nxt` delimit the rounds.
+    /// Takes a sample, ns. `una` and `nxt` delimit the rounds.
     #[inline(always)]
-    pub fn sample(&mut self, rtt: Duration, una: Seq, nxt: Seq, min: Duration, max: Duration) {
-        let (rtt, min) = (nanos(rtt).max(1), nanos(min));
+    pub fn sample(&mut self, rtt: u64, una: Seq, nxt: Seq) {
+        let (rtt, min) = (rtt.clamp(1, LONGEST) as i64, self.min);
         if self.srtt == 0 {
             self.srtt = rtt * 8;
             self.deviation = rtt * 2;
@@ -95,7 +103,7 @@ impl Rtt {
                 self.largest = min;
             }
         }
-        self.rto = (self.srtt / 8 + self.variation.max(min)).min(nanos(max));
+        self.rto = (self.srtt / 8 + self.variation.max(min)).min(self.max);
         self.backoff = 0;
     }
 
@@ -104,16 +112,22 @@ impl Rtt {
     //# migrating to significantly longer paths rather than tracking a simple global minimum of all RTT measurements.
     /// Takes a sample that a delayed acknowledgment has not lengthened more than necessary.
     #[inline(always)]
-    pub fn shortest(&mut self, rtt: Duration, now: Instant) {
+    pub fn shortest(&mut self, rtt: u64, now: Instant) {
         // A segment sent and answered within one pass, which has a single time, was not measured.
-        if rtt.is_zero() {
+        if rtt == 0 {
             return;
         }
-        if now.since(self.half) > HALF_WINDOW {
+        if now.nanos_since(self.half) > HALF_WINDOW {
             self.half = now;
             self.shortest = [u64::MAX, self.shortest[0]];
         }
-        self.shortest[0] = self.shortest[0].min(nanos(rtt) as u64);
+        self.shortest[0] = self.shortest[0].min(rtt);
+    }
+
+    /// The smoothed round trip, ns.
+    #[inline]
+    pub fn smoothed(&self) -> Option<u64> {
+        (self.srtt != 0).then_some((self.srtt / 8) as u64)
     }
 
     /// The smoothed round trip.
@@ -138,28 +152,39 @@ impl Rtt {
     //# be used to provide an upper bound to this doubling operation.
     //= RFC 6298 2
     //# (2.5) A maximum value MAY be placed on RTO provided it is at least 60 seconds.
-    /// The timeout, with backoff.
-    pub fn rto(&self, max: Duration) -> Duration {
+    /// The timeout, with backoff, ns.
+    #[inline]
+    pub fn rto(&self) -> u64 {
         match self.backoff {
-            0 => span(self.rto),
-            backoff => span(self.rto).saturating_mul(1 << backoff.min(20)).min(max),
+            0 => self.rto as u64,
+            backoff => {
+                cold_path();
+                self.rto.saturating_mul(1 << backoff.min(20)).min(self.max) as u64
+            }
         }
     }
 
     /// When the timeout that began at `from` is over.
     #[inline(always)]
-    pub fn timeout(&self, from: Instant, max: Duration) -> Instant {
-        match self.backoff {
-            0 => Instant::from_nanos(from.nanos().saturating_add(self.rto as u64)),
-            _ => from + self.rto(max),
-        }
+    pub fn timeout(&self, from: Instant) -> Instant {
+        Instant::from_nanos(from.nanos().saturating_add(self.rto()))
+    }
+
+    /// The smallest timeout, ns.
+    #[inline]
+    pub fn min_rto(&self) -> u64 {
+        self.min as u64
+    }
+
+    /// `TCP_RTO_MIN_US` is set.
+    pub fn set_min_rto(&mut self, least: Duration) {
+        self.min = nanos(least);
+        self.max = self.max.max(self.min);
     }
 }
 
-#[inline]
 fn nanos(span: Duration) -> i64 {
-    // An hour is longer than any timeout, and eight times that does not overflow.
-    span.as_secs().min(3_600) as i64 * 1_000_000_000 + i64::from(span.subsec_nanos())
+    u64::try_from(span.as_nanos()).unwrap_or(LONGEST).min(LONGEST) as i64
 }
 
 #[inline]

@@ -172,7 +172,34 @@ impl Scoreboard {
     //# For each data segment sent, the sender MUST store its most recent transmission time with a timestamp whose
     //# granularity is finer than 1/4 of the minimum RTT of the connection.
     /// Adds new data sent now, in segments of at most `mss` bytes.
+    #[inline(always)]
     pub fn push(&mut self, range: Range<Seq>, mss: u32, now: Instant) {
+        if self.ring.is_empty() && (1..=mss).contains(&(range.end - range.start)) {
+            self.push_only(range, now);
+        } else {
+            self.push_more(range, mss, now);
+        }
+    }
+
+    /// Adds one segment to an empty board.
+    #[inline]
+    fn push_only(&mut self, range: Range<Seq>, at: Instant) {
+        let (state, bytes) = (SegmentState::Flight, range.end - range.start);
+        self.ring.push_back(Sent {
+            start: range.start,
+            end: range.end,
+            at,
+            before: 0,
+            next: 0,
+            run: 1,
+            state,
+            retransmitted: false,
+        });
+        let only = self.first;
+        self.lists[state as usize] = List { head: only, tail: only, segments: 1, bytes };
+    }
+
+    fn push_more(&mut self, range: Range<Seq>, mss: u32, now: Instant) {
         let mut start = range.start;
         if self.ring.len() >= SEPARATE_MAX {
             self.join(&mut start, range.end, mss, now);

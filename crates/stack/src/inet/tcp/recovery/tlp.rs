@@ -3,14 +3,14 @@
 
 use super::super::seq::Seq;
 use crate::time::Instant;
-use std::{ops::Range, time::Duration};
+use std::ops::Range;
 
 /// Added if more than one segment is in flight: timers, the peer's too, are no more exact than this (Linux:
-/// TCP_TIMEOUT_MIN, two jiffies).
-const SLACK: Duration = Duration::from_millis(2);
+/// TCP_TIMEOUT_MIN, two jiffies). Nanoseconds.
+const SLACK: u64 = 2_000_000;
 //= RFC 8985 7.2
 //# Second, when there is no SRTT estimate available, the PTO SHOULD be 1 second.
-const UNKNOWN: Duration = Duration::from_secs(1);
+pub(super) const UNKNOWN: u64 = 1_000_000_000;
 
 /// The probe.
 #[derive(Debug, Default)]
@@ -42,20 +42,18 @@ impl Tlp {
     //= RFC 8985 7.2
     //# Finally, if the time at which an RTO would fire (here denoted as "TCP_RTO_expiration()") is sooner than the
     //# computed time for the PTO, then the sender schedules a TLP to be sent at that RTO time.
-    /// `single`: one segment is in flight, whose ACK the peer may delay for `delay`.
+    /// In nanoseconds, as this is done for every segment. `single`: one segment is in flight, whose ACK the peer may delay for `delay`.
     pub fn schedule(
         &mut self,
-        srtt: Option<Duration>,
+        srtt: Option<u64>,
         single: bool,
-        delay: Duration,
+        delay: u64,
         timeout: Instant,
         now: Instant,
     ) {
-        // In nanoseconds, as this is done for every segment.
-        let nanos = |span: Duration| span.as_nanos() as u64;
         let wait = match srtt {
-            Some(srtt) => nanos(srtt) * 2 + nanos(if single { delay } else { SLACK }),
-            None => nanos(UNKNOWN),
+            Some(srtt) => srtt * 2 + if single { delay } else { SLACK },
+            None => UNKNOWN,
         };
         self.deadline = Some(Instant::from_nanos(now.nanos().saturating_add(wait)).min(timeout));
     }

@@ -84,6 +84,19 @@ pub(super) fn keep_alive_does_not_probe_while_data_is_in_flight() {
 }
 
 //= RFC 9293 3.8.4 test
+//# This interval MUST be configurable (MUST-27) and MUST default to no less than two hours (MUST-28).
+#[test]
+pub(super) fn keep_alive_begins_after_two_hours_or_as_configured() {
+    let on = || Setup::new().options(|o| o.keepalive = true);
+    let mut t = on().established();
+    t.expect_after(7_200_000..=7_200_000, ". 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+    let mut t = on().config(|c| c.tcp_keepalive_time = secs(60)).established();
+    t.expect_after(60_000..=60_000, ". 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+}
+
+//= RFC 9293 3.8.4 test
 //# If keep-alives are included, the application MUST be able to turn them on or off for each TCP connection [...]
 #[test]
 pub(super) fn keep_alive_switched_on_later_works_too() {
@@ -292,6 +305,18 @@ pub(super) fn abort_resets_and_reports_it() {
 }
 
 #[test]
+pub(super) fn a_reset_waits_for_room_in_the_ring() {
+    let mut t = Script::established();
+    t.set_ring_full(true);
+    t.abort();
+    t.expect_nothing();
+    t.set_ring_full(false);
+    t.advance(ms(5)); // a host tries again by itself
+    t.expect("R. 1:1(0) ack 1");
+    t.check_state(Closed);
+}
+
+#[test]
 pub(super) fn linger2_of_zero_does_not_wait_in_fin_wait_2() {
     let mut t = Setup::new().options(|o| o.linger2 = Some(Duration::ZERO)).established();
     t.close();
@@ -325,6 +350,33 @@ pub(super) fn tcp_orphan_retries_limits_the_life_of_an_orphan() {
         let over = [4, 250].contains(&lives);
         t.check_state(if over { Closed } else { FinWait1 });
     }
+}
+
+#[test]
+pub(super) fn an_orphan_whose_timeout_has_reached_its_limit_is_given_up() {
+    // tcp_orphan_retries, `alive`: eight retransmissions would last 7.4 s.
+    let mut t = Setup::new().config(|c| c.tcp_rto_max = secs(1)).established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.close();
+    t.advance(secs(4));
+    t.ignore();
+    t.check_state(Closed);
+}
+
+#[test]
+pub(super) fn an_abort_after_both_fins_resets_only_a_peer_that_lacks_data() {
+    // tcp_disconnect: the peer's FIN has come, and ours is on its way.
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.inject("F. 1:2(0) ack 1");
+    t.shutdown_write();
+    t.ignore();
+    t.check_state(LastAck);
+    t.abort();
+    t.expect("R. 12:12(0) ack 2");
+    t.check_state(Closed);
 }
 
 #[test]

@@ -9,6 +9,8 @@ fn wide() -> Script {
     Setup::new().options(|o| o.send_buffer = 200_000).round_trip(ms(50)).established()
 }
 
+//= RFC 9293 3.1 test
+//# The window size MUST be treated as an unsigned number, or else large window sizes will appear like negative [...]
 #[test]
 pub(super) fn the_initial_window_is_ten_segments() {
     // RFC 6928.
@@ -236,6 +238,17 @@ pub(super) fn the_first_of_many_segments_carries_cwr() {
     t.expect("[ect0] . 12001:13001(1000) ack 1");
     t.ignore();
     t.inject_quietly(". 1:1(0) ack 15001");
+    t.ignore();
+}
+
+#[test]
+pub(super) fn ece_counts_on_data_that_acknowledges_nothing_new() {
+    let mut t = ecn();
+    t.send(15_000);
+    t.expect_data(1, 10_001);
+    let before = t.info().snd_ssthresh;
+    t.inject("PE. 1:11(10) ack 1");
+    assert!(t.info().snd_ssthresh < before, "{:?}", t.info());
     t.ignore();
 }
 

@@ -323,7 +323,7 @@ fn a_listener_at_any_ipv6_address_accepts_ipv4_unless_v6only() {
 #[test]
 fn a_hold_lives_as_long_as_listener_flows_and_time_wait() {
     let mut net = Net::new();
-    let port_ref: Arc<()> = Arc::new(());
+    let port_ref = Arc::new(Held);
     let server = net.hosts[B]
         .inet
         .tcp_listen(

@@ -256,11 +256,11 @@ fn time_wait_entries_that_keep_a_port_are_bounded() {
         net.close(&client);
         net.close(&server.accept().unwrap());
     };
-    let shared = Arc::new(());
+    let shared = Arc::new(Held);
     for _ in 0..2 {
         let mut port_refs = Vec::new();
         for _ in 0..5 {
-            let port_ref = Arc::new(());
+            let port_ref = Arc::new(Held);
             port_refs.push(Arc::downgrade(&port_ref));
             over(&mut net, port_ref);
             over(&mut net, shared.clone());

@@ -149,6 +149,28 @@ pub(super) fn the_window_of_a_syn_ack_in_a_simultaneous_open_is_not_scaled() {
     assert!((1_800..=2_000).contains(&out), "{out}");
 }
 
+//= RFC 7323 2.3 test
+//# Upon receiving a <SYN> segment with a Window Scale option containing shift.cnt = S, a TCP MUST set [...]
+#[test]
+pub(super) fn the_window_of_the_third_ack_is_scaled() {
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK,ws 7>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1 win 40"); // 5120
+    t.check_state(Established);
+    t.send(10_000);
+    let out: i64 = t.take_ranges().iter().map(|(start, end)| end - start).sum();
+    assert_eq!(out, 5_000);
+}
+
+//= RFC 7323 2.3 test
+//# Thus, the shift count MUST be limited to 14 (which allows windows of 2^30 = 1 GiB).
+#[test]
+pub(super) fn no_buffer_needs_a_shift_beyond_14() {
+    let mut t = Setup::new().config(|c| c.tcp_rmem.max = u32::MAX).connect();
+    t.expect("S 0:0(0) <ws 14>");
+}
+
 #[test]
 pub(super) fn bytes_acked_counts_the_syn_of_an_active_open() {
     // tcpi_bytes_acked, as Linux counts it.

@@ -15,7 +15,8 @@ use crate::{
     inet::{
         Addressing, Count, Inet, Interface,
         tcp::{
-            Config, ConnectOptions, Flow, ListenOptions, Listening, Ready, TcpEndpoint, parse,
+            Config, ConnectOptions, Flow, ListenOptions, Listening, PortHolder, Ready, TcpEndpoint,
+            parse,
             segment::{Flags, Segment},
             tuple::Tuple,
         },
@@ -87,6 +88,14 @@ impl TxQueue for Tape {
     fn flush(&mut self) {
         self.doorbells.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What a test holds for a port.
+#[derive(Debug)]
+pub(super) struct Held;
+
+impl PortHolder for Held {
+    fn mark_handed_over(&self) {}
 }
 
 /// Records the last notification and their number; takes data that fits its room, if it has any.

@@ -203,6 +203,16 @@ pub(super) fn only_one_tail_probe_is_sent() {
 }
 
 #[test]
+pub(super) fn a_tail_probe_that_has_waited_for_the_ring_is_dropped_once_it_is_acknowledged() {
+    let mut t = ten();
+    t.set_ring_full(true);
+    t.advance(ms(150));
+    t.inject(". 1:1(0) ack 11001");
+    t.set_ring_full(false);
+    t.silent(secs(5));
+}
+
+#[test]
 pub(super) fn tail_probes_can_be_disabled() {
     let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
     t.expect_after(190..=500, ". 1001:2001(1000) ack 1");

@@ -61,6 +61,7 @@ mod nagle;
 mod notation;
 mod over_inet;
 mod path;
+mod predicted;
 mod records;
 mod script;
 mod states;

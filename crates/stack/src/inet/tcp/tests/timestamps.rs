@@ -11,6 +11,46 @@ fn stamped() -> Script {
 //# the TSopt MUST be sent in every non-<RST> segment for the duration of the connection, and SHOULD be sent in [...]
 //= RFC 7323 3.2 test
 //# When the ACK bit is set in an outgoing segment, the sender MUST echo a recently received TSval sent by the [...]
+//= RFC 7323 4.3 test
+//# If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval is copied to TS.Recent; otherwise, [...]
+#[test]
+pub(super) fn the_timestamp_of_a_segment_behind_a_hole_is_not_echoed() {
+    let mut t = Setup::new().peer("<mss 1000,sackOK,ts 1 1000>").established();
+    t.inject(". 989:1977(988) ack 1 <ts 50 1000>");
+    t.expect(". 1:1(0) ack 1 <ts 1000 1>");
+    t.inject(". 1:989(988) ack 1 <ts 60 1000>");
+    t.expect(". 1:1(0) ack 1977 <ts 1000 60>");
+}
+
+//= RFC 7323 4.1 test
+//# A TSecr value received in a segment MAY be used to update the averaged RTT measurement only if the segment [...]
+#[test]
+pub(super) fn an_echo_that_acknowledges_nothing_new_is_no_sample() {
+    let mut t = Setup::new().round_trip(ms(20)).peer("<mss 1000,sackOK,ts 1 1000>").established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    let before = t.info().rtt;
+    t.advance(ms(150));
+    t.inject_quietly("P. 1:11(10) ack 1 <ts 2 1020>");
+    t.ignore();
+    assert_eq!(t.info().rtt, before);
+    t.inject_quietly(". 11:11(0) ack 11 <ts 3 1020>");
+    t.ignore();
+    assert!(t.info().rtt > before);
+}
+
+//= RFC 9293 3.1 test
+//# A TCP implementation MUST be able to receive a TCP Option in any segment (MUST-5).
+#[test]
+pub(super) fn a_receiver_measures_the_round_trip_by_the_echoed_timestamps() {
+    // tcp_rcv_rtt_measure_ts: only full segments count, and each echo once.
+    let mut t = Setup::new().peer("<mss 1000,sackOK,ts 1 1000>").established();
+    t.advance(ms(30));
+    t.inject(". 1:989(988) ack 1 <ts 2 1000>");
+    assert_eq!(t.info().rcv_rtt, ms(30));
+    t.ignore();
+}
+
 #[test]
 pub(super) fn every_segment_has_our_timestamp_and_echoes_the_peers() {
     let mut t = stamped();

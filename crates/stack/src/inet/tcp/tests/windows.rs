@@ -68,6 +68,21 @@ pub(super) fn unanswered_probes_end_in_a_timeout() {
 }
 
 #[test]
+pub(super) fn a_window_still_too_small_for_a_segment_does_not_bring_the_next_probe_forward() {
+    // tcp_ack_probe: only a window that takes the next segment ends the backoff.
+    let mut t = closed();
+    for wait in [200, 400, 800] {
+        t.expect_after(wait / 2..=wait * 2, ". 2000:2000(0) ack 1");
+        t.inject(". 1:1(0) ack 2001 win 0");
+    }
+    t.inject(". 1:1(0) ack 2001 win 100");
+    t.silent(ms(1_000));
+    t.expect_after(0..=2_000, ". 2001:2101(100) ack 1");
+    t.inject_quietly(". 1:1(0) ack 2101 win 65535");
+    t.ignore();
+}
+
+#[test]
 pub(super) fn an_old_acknowledgment_is_no_answer_to_a_probe() {
     // tcp_ack's old_ack: it says nothing about the present, neither that the peer is alive nor that an error has
     // passed.

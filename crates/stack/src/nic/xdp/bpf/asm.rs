@@ -62,8 +62,11 @@ const JMP: u8 = 0x05;
 const MEM: u8 = 0x60;
 const FROM_REGISTER: u8 = 0x08;
 const ADD: u8 = 0x00;
+const SUB: u8 = 0x10;
 const AND: u8 = 0x50;
 const LSH: u8 = 0x60;
+const RSH: u8 = 0x70;
+const MUL: u8 = 0x20;
 const MOV: u8 = 0xb0;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
@@ -102,9 +105,24 @@ impl Assembler {
         self.emit(ALU64 | ADD | FROM_REGISTER, to, from as u8, 0, 0);
     }
 
+    /// `to -= from`
+    pub(super) fn subtract_reg(&mut self, to: Reg, from: Reg) {
+        self.emit(ALU64 | SUB | FROM_REGISTER, to, from as u8, 0, 0);
+    }
+
     /// `to <<= bits`
     pub(super) fn shift_left(&mut self, to: Reg, bits: i32) {
         self.emit(ALU64 | LSH, to, 0, 0, bits);
+    }
+
+    /// `to >>= bits`
+    pub(super) fn shift_right(&mut self, to: Reg, bits: i32) {
+        self.emit(ALU64 | RSH, to, 0, 0, bits);
+    }
+
+    /// `to *= value`
+    pub(super) fn multiply(&mut self, to: Reg, value: i32) {
+        self.emit(ALU64 | MUL, to, 0, 0, value);
     }
 
     /// `to &= value`
@@ -177,7 +195,7 @@ impl Assembler {
         for (at, label) in self.jumps {
             let target = self.places[label.0].unwrap_or(self.code.len());
             debug_assert!(target > at, "only forward jumps, to placed labels");
-            // Fits: a program here has about two hundred instructions.
+            // Fits: a program here has some three hundred instructions.
             self.code[at].offset = (target - at - 1) as i16;
         }
         self.code

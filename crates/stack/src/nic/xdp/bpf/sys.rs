@@ -1,15 +1,21 @@
 //! The bpf(2) calls for steering: maps, one program, one link. Owns the layouts of `union bpf_attr`
 //! (include/uapi/linux/bpf.h) that they use. Everything made here is freed with its descriptor.
 
-use super::asm::Instruction;
+use super::{
+    asm::Instruction,
+    fragments,
+    program::{self, Maps},
+};
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 const MAP_CREATE: libc::c_int = 0;
+const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
 const MAP_DELETE_ELEM: libc::c_int = 3;
+const MAP_GET_NEXT_KEY: libc::c_int = 4;
 const PROG_LOAD: libc::c_int = 5;
 const PROG_GET_FD_BY_ID: libc::c_int = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
@@ -17,8 +23,11 @@ const LINK_CREATE: libc::c_int = 28;
 const LINK_DETACH: libc::c_int = 34;
 
 const MAP_TYPE_HASH: u32 = 1;
+const MAP_TYPE_LRU_HASH: u32 = 9;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
+/// BPF_F_XDP_HAS_FRAGS.
+const XDP_HAS_FRAGS: u32 = 1 << 5;
 const ATTACH_TYPE_XDP: u32 = 37;
 
 /// The program's name, as bpftool shows it.
@@ -105,9 +114,14 @@ pub(in super::super) fn hash_map<K>(title: &str, max_entries: u32) -> io::Result
     map(MAP_TYPE_HASH, title, size_of::<K>(), 1, max_entries)
 }
 
-/// A map from queue number to AF_XDP socket. The kernel removes a closed socket.
-pub(in super::super) fn socket_map(title: &str, queues: u32) -> io::Result<OwnedFd> {
-    map(MAP_TYPE_XSKMAP, title, size_of::<u32>(), size_of::<u32>(), queues)
+/// A hash map that drops its oldest entry for a new one. All its memory is allocated now: `max_entries`.
+pub(in super::super) fn recent_map<K, V>(title: &str, max_entries: u32) -> io::Result<OwnedFd> {
+    map(MAP_TYPE_LRU_HASH, title, size_of::<K>(), size_of::<V>(), max_entries)
+}
+
+/// A map from a number to an AF_XDP socket. The kernel removes a closed socket.
+pub(in super::super) fn socket_map(title: &str, entries: u32) -> io::Result<OwnedFd> {
+    map(MAP_TYPE_XSKMAP, title, size_of::<u32>(), size_of::<u32>(), entries)
 }
 
 #[repr(C)]
@@ -124,30 +138,62 @@ pub(in super::super) fn update<K: Copy, V: Copy>(
     key: &K,
     value: &V,
 ) -> io::Result<()> {
-    bpf(
-        MAP_UPDATE_ELEM,
-        &mut MapElement {
-            map_fd: map.as_raw_fd() as u32,
-            key: std::ptr::from_ref(key) as u64,
-            value: std::ptr::from_ref(value) as u64,
-            flags: 0,
-        },
-    )
-    .map(drop)
+    element(MAP_UPDATE_ELEM, map, Some(key), std::ptr::from_ref(value) as u64, 0).map(drop)
+}
+
+/// `BPF_NOEXIST`.
+const NO_EXIST: u64 = 1;
+
+/// As [`update`], for a key that the map does not have; EEXIST if it has.
+pub(in super::super) fn insert<K: Copy, V: Copy>(
+    map: &OwnedFd,
+    key: &K,
+    value: &V,
+) -> io::Result<()> {
+    element(MAP_UPDATE_ELEM, map, Some(key), std::ptr::from_ref(value) as u64, NO_EXIST).map(drop)
+}
+
+/// `BPF_EXIST`.
+const EXIST: u64 = 2;
+
+/// As [`update`], for a key that the map has; ENOENT if it has not.
+pub(in super::super) fn replace<K: Copy, V: Copy>(
+    map: &OwnedFd,
+    key: &K,
+    value: &V,
+) -> io::Result<()> {
+    element(MAP_UPDATE_ELEM, map, Some(key), std::ptr::from_ref(value) as u64, EXIST).map(drop)
+}
+
+/// The byte at `key`; `None`: there is none.
+pub(in super::super) fn lookup<K: Copy>(map: &OwnedFd, key: &K) -> Option<u8> {
+    let mut value = 0_u8;
+    element(MAP_LOOKUP_ELEM, map, Some(key), &raw mut value as u64, 0).ok().map(|_| value)
+}
+
+/// The key after `key`; the first one if there is no such key (any more). `None`: it was the last.
+pub(in super::super) fn next_key<K: Copy>(map: &OwnedFd, key: Option<&K>) -> Option<K> {
+    let mut next = std::mem::MaybeUninit::<K>::zeroed();
+    element(MAP_GET_NEXT_KEY, map, key, next.as_mut_ptr() as u64, 0).ok()?;
+    // SAFETY: the kernel has written a key, which consists of plain integers.
+    Some(unsafe { next.assume_init() })
+}
+
+/// A command on the element at `key`; `value` is the address of what the command reads or writes.
+fn element<K: Copy>(
+    command: libc::c_int,
+    map: &OwnedFd,
+    key: Option<&K>,
+    value: u64,
+    flags: u64,
+) -> io::Result<i32> {
+    let key = key.map_or(0, |key| std::ptr::from_ref(key) as u64);
+    bpf(command, &mut MapElement { map_fd: map.as_raw_fd() as u32, key, value, flags })
 }
 
 /// Removes `key`.
 pub(in super::super) fn delete<K: Copy>(map: &OwnedFd, key: &K) -> io::Result<()> {
-    bpf(
-        MAP_DELETE_ELEM,
-        &mut MapElement {
-            map_fd: map.as_raw_fd() as u32,
-            key: std::ptr::from_ref(key) as u64,
-            value: 0,
-            flags: 0,
-        },
-    )
-    .map(drop)
+    element(MAP_DELETE_ELEM, map, Some(key), 0, 0).map(drop)
 }
 
 #[repr(C)]
@@ -166,12 +212,19 @@ struct ProgLoad {
     expected_attach_type: u32,
 }
 
-/// Loads the steering program over `ports` and `sockets`.
+/// Loads the steering program over its maps, and over one more of its own. `sockets` has `queues` entries for each slot.
+/// With `driver_pieces` drivers may run it on packets of several pieces, of which it sees the first.
 pub(in super::super) fn load_steering(
     ports: BorrowedFd<'_>,
     sockets: BorrowedFd<'_>,
+    queues: u32,
+    driver_pieces: bool,
 ) -> io::Result<OwnedFd> {
-    let code: Vec<Instruction> = super::program::steering(ports, sockets);
+    // The program keeps it.
+    let datagrams =
+        recent_map::<fragments::Key, fragments::Value>("busypoll_frags", fragments::DATAGRAMS)?;
+    let maps = Maps { ports, sockets, datagrams: datagrams.as_fd() };
+    let code: Vec<Instruction> = program::steering(&maps, queues);
     bpf_fd(
         PROG_LOAD,
         &mut ProgLoad {
@@ -183,7 +236,7 @@ pub(in super::super) fn load_steering(
             log_size: 0,
             log_buf: 0,
             kern_version: 0,
-            prog_flags: 0,
+            prog_flags: if driver_pieces { XDP_HAS_FRAGS } else { 0 },
             prog_name: name(PROGRAM_NAME),
             prog_ifindex: 0,
             expected_attach_type: ATTACH_TYPE_XDP,

@@ -180,6 +180,25 @@ mod tests {
         assert_eq!(cube_root(u64::MAX), 2_642_245);
     }
 
+    //= RFC 9438 4.8 test
+    //# During the first congestion avoidance stage after a timeout, CUBIC increases its congestion window size [...]
+    //= RFC 9438 4.8 test
+    //# In addition, for the Reno-friendly region, _W_est_ SHOULD be set to the congestion window size at the [...]
+    #[test]
+    fn after_a_timeout_the_curve_begins_at_its_middle() {
+        let mut cubic = Cubic::default();
+        cubic.reduce(100_000);
+        cubic.timed_out();
+        cubic.begin(30_000, 1_000, Instant::from_millis(1_000));
+        assert_eq!((cubic.k, cubic.w_max, cubic.w_est), (0, 30_000, 30_000));
+    }
+
+    #[test]
+    fn a_time_is_counted_up_to_half_an_hour() {
+        assert_eq!(millis(Duration::from_secs(1_800)), 1_800_000);
+        assert_eq!(millis(Duration::MAX), 2 * FURTHEST);
+    }
+
     /// The window over time against the formulas of RFC 9438 in floating point, stepped ACK by ACK.
     //= RFC 9438 5.1 test
     //# Therefore, _C_ SHOULD be set to 0.4.

@@ -2,6 +2,8 @@
 
 mod cubic;
 mod hystart;
+#[cfg(test)]
+mod tests;
 
 use super::super::{Algorithm, seq::Seq};
 use crate::time::Instant;
@@ -14,6 +16,8 @@ use std::time::Duration;
 //# window), but ssthresh MUST be reduced in response to congestion.
 /// No slow-start threshold yet.
 pub(super) const NO_THRESHOLD: u32 = u32::MAX;
+/// The window at the start of a connection (RFC 6928).
+const INITIAL_SEGMENTS: u32 = 10;
 /// The window stays below this, so that adding bytes to it cannot overflow.
 const LARGEST: u32 = 1 << 30;
 
@@ -60,9 +64,10 @@ pub(super) struct Saved {
 }
 
 impl Congestion {
-    /// RFC 6928 section 2: `min(10*MSS, max(2*MSS, 14600))`; one segment if the SYN was lost more than once.
+    /// Ten segments, however large, as in Linux; RFC 6928 section 2 would have two of more than 7,300 bytes. One segment
+    /// if the SYN was lost more than once.
     pub fn new(algorithm: Algorithm, mss: u32, syn_lost: bool) -> Congestion {
-        let initial = if syn_lost { mss } else { (10 * mss).min((2 * mss).max(14_600)) };
+        let initial = if syn_lost { mss } else { INITIAL_SEGMENTS * mss };
         let control = Control::new(algorithm);
         Congestion {
             cwnd: initial,
@@ -77,7 +82,7 @@ impl Congestion {
     //# For the purposes of this standard, we define RW = min(IW,cwnd).
     /// The restart window.
     pub fn restart_window(&self) -> u32 {
-        (10 * self.mss).min((2 * self.mss).max(14_600)).min(self.cwnd)
+        (INITIAL_SEGMENTS * self.mss).min(self.cwnd)
     }
 
     pub fn set_algorithm(&mut self, algorithm: Algorithm) {

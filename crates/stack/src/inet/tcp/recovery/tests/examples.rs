@@ -3,6 +3,9 @@
 
 use super::super::*;
 
+#[path = "rules.rs"]
+mod rules;
+
 const MSS: u32 = 1_000;
 const RTT: u64 = 20;
 const BASE: Seq = Seq(u32::MAX - 20_000);
@@ -130,10 +133,9 @@ fn the_first_window_is_ten_segments_and_one_after_lost_syns() {
     assert_eq!(Flow::new().fill(), 10);
     assert_eq!(Flow::with(|_, agreed| agreed.retransmissions = 1).fill(), 10);
     assert_eq!(Flow::with(|_, agreed| agreed.retransmissions = 2).fill(), 1);
-    // RFC 6928 section 2: min(10*MSS, max(2*MSS, 14600)).
     let settings = Settings::new(&Config::default(), &TcpOptions::default());
     let of = |mss| Recovery::new(settings, Agreed::default(), mss, BASE, Instant::ZERO).room();
-    assert_eq!((of(1_460), of(536), of(8_948), of(4_000)), (14_600, 5_360, 17_896, 12_000));
+    assert_eq!((of(1_460), of(536), of(8_948), of(4_000)), (14_600, 5_360, 89_480, 40_000));
 }
 
 #[test]
@@ -644,6 +646,17 @@ fn a_spurious_timeout_is_undone() {
     }
 }
 
+/// It may be the retransmission that the receiver was waiting for.
+#[test]
+fn without_sack_an_ack_of_the_retransmission_shows_no_original() {
+    let mut flow = Flow::with(|settings, agreed| (settings.probes, agreed.sack) = (false, false));
+    flow.fill();
+    flow.fire();
+    assert_eq!(flow.repair(), [1]);
+    flow.wait(1).ack(5, &[]);
+    assert_eq!(flow.phase(), Phase::Loss);
+}
+
 #[test]
 fn a_real_timeout_is_not_undone() {
     let mut flow = Flow::with(|settings, _| settings.probes = false);
@@ -730,7 +743,10 @@ fn a_smaller_mss_retransmits_large_segments_and_keeps_the_window() {
     flow.fill();
     let at = flow.at();
     let cwnd = flow.recovery.congestion.cwnd;
+    flow.recovery.set_mss(MSS, at);
+    assert_eq!(flow.phase(), Phase::Open);
     flow.recovery.set_mss(600, at);
+    assert_eq!(flow.phase(), Phase::Loss);
     let mut ranges = Vec::new();
     while let Some(range) = flow.recovery.next_retransmission() {
         assert!(range.end - range.start <= 600);

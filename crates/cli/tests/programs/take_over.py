@@ -1,0 +1,59 @@
+"""Serves connections beside other processes of the port. A request is a letter and a length of six digits: `e`, that
+many bytes follow and are echoed; `f`, a child serves the connection from now on. Each answer begins with the number of
+the process."""
+import os
+import socket
+import sys
+import threading
+
+
+def exactly(stream, count):
+    data = b""
+    while len(data) < count:
+        part = stream.recv(count - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+def serve(stream, in_child=False):
+    peer = None
+    try:
+        peer = stream.getpeername()
+        while True:
+            request = exactly(stream, 7)
+            data = exactly(stream, int(request[1:]))
+            if request[:1] == b"f":
+                if os.fork() > 0:
+                    return stream.close()
+                # Connections of its parent's would stay open when that one is killed.
+                os.closerange(3, stream.fileno())
+                os.closerange(stream.fileno() + 1, 100)
+                in_child = True
+            stream.sendall(b"%07d" % os.getpid() + data)
+    except EOFError:
+        print(f"{os.getpid()}: {peer} has ended", file=sys.stderr, flush=True)
+        stream.close()
+    except ConnectionResetError:
+        # The client has closed it with an answer under way.
+        stream.close()
+    except OSError as error:
+        print(f"{os.getpid()}: {error}", file=sys.stderr, flush=True)
+        stream.close()
+    except ValueError as error:
+        print(f"{os.getpid()}: {peer}: {error}", file=sys.stderr, flush=True)
+        stream.close()
+    finally:
+        if in_child:
+            os._exit(0)
+
+
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+listener.bind(("", int(sys.argv[1])))
+listener.listen(100)
+print("ready", flush=True)
+while True:
+    stream, _ = listener.accept()
+    threading.Thread(target=serve, args=(stream,), daemon=True).start()

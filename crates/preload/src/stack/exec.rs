@@ -1,0 +1,56 @@
+//! Before an exec: what becomes of connections and listeners that the new program gets.
+
+use super::{
+    file::{FILES, Live, hand_over_now},
+    libc_io, not_accelerated,
+};
+use crate::{inside::Inside, real, report::Once};
+use libc::c_int;
+use std::sync::atomic::Ordering;
+
+static PASSED: Once = Once::new();
+
+/// Before an exec, after which no code of ours can ask the parent: hands over to the kernel the connections of this
+/// process that stay open, and of its parent's those at standard input, output and error, and those that a child has
+/// prepared for the new program. A listener of the parent's that is prepared for it cannot be handed over, and is reported.
+pub fn before_exec() {
+    if FILES.end() == 0 {
+        return;
+    }
+    let Some(_inside) = Inside::enter() else { return };
+    for (fd, file) in FILES.all() {
+        let Some(file) = file else { continue };
+        let is_standard = (0..=2).contains(&fd);
+        match (file.inherited(), file.live()) {
+            (Some(_), _)
+                if !file.is_kernel_owned()
+                    && (is_standard || file.for_exec.load(Ordering::Relaxed) && stays_open(fd)) =>
+            {
+                hand_over_now(&file);
+            }
+            // It would end with the memory of this process.
+            (None, Some(Live::Stream(_))) if stays_open(fd) => libc_io::check_executed(fd, &file),
+            _ if file.is_parents_listener()
+                && (is_standard || file.for_exec.load(Ordering::Relaxed))
+                && stays_open(fd) =>
+            {
+                let why = format_args!(
+                    "{}: a listener is passed to an executed program, and its connections come over this run's queues",
+                    not_accelerated::device()
+                );
+                not_accelerated::report(
+                    &PASSED,
+                    why,
+                    "that program accepts none of them; such a server needs --plane kernel",
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+fn stays_open(fd: c_int) -> bool {
+    // SAFETY: a plain system call.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}

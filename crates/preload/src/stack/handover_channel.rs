@@ -1,0 +1,180 @@
+//! The connections that a child of fork(2) shares with its parent. The child shares their companions, which are not
+//! connected: the connections are in the parent's memory. When the child uses one, it asks the parent over a channel
+//! made at the fork to hand it over to the kernel ([`handover_parent`](super::handover_parent)). From then on the
+//! companion is the connection, in all processes that share it. When the channel closes, the parent knows that no child
+//! has one any more.
+
+use super::common::lock;
+use libc::c_int;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, send, sendmsg, socketpair,
+};
+use std::{
+    io::IoSlice,
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// A request from a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Hand it over to the kernel.
+    HandOver(u32),
+    /// The child has closed it without using it.
+    Release(u32),
+}
+
+impl Message {
+    pub fn bytes(self) -> [u8; 5] {
+        let (kind, index) = match self {
+            Message::HandOver(index) => (b'T', index),
+            Message::Release(index) => (b'R', index),
+        };
+        let [a, b, c, d] = index.to_ne_bytes();
+        [kind, a, b, c, d]
+    }
+
+    pub fn read(bytes: [u8; 5]) -> Option<Message> {
+        let [kind, a, b, c, d] = bytes;
+        let index = u32::from_ne_bytes([a, b, c, d]);
+        match kind {
+            b'T' => Some(Message::HandOver(index)),
+            b'R' => Some(Message::Release(index)),
+            _ => None,
+        }
+    }
+}
+
+/// The parent's reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Yes,
+    No,
+    /// Refused because of `--strict`: the child ends.
+    Strict,
+}
+
+impl Answer {
+    pub fn from(byte: u8) -> Answer {
+        match byte {
+            b'Y' => Answer::Yes,
+            b'S' => Answer::Strict,
+            _ => Answer::No,
+        }
+    }
+
+    pub fn byte(self) -> u8 {
+        match self {
+            Answer::Yes => b'Y',
+            Answer::No => b'N',
+            Answer::Strict => b'S',
+        }
+    }
+}
+
+/// The child's end of a channel, shared by all connections of one fork.
+#[derive(Debug)]
+pub struct Channel {
+    end: OwnedFd,
+    /// Grandchildren share the connections: then this process sends no release.
+    shared: AtomicBool,
+}
+
+/// A connection of the parent's.
+#[derive(Debug)]
+pub struct InheritedConnection {
+    channel: Arc<Channel>,
+    /// Its index among the connections that the parent shares.
+    index: u32,
+}
+
+/// The channels of this process, which its children share as well.
+static CHANNELS: Mutex<Vec<Weak<Channel>>> = Mutex::new(Vec::new());
+
+/// Held across a fork.
+pub struct Channels(MutexGuard<'static, Vec<Weak<Channel>>>);
+
+impl Channels {
+    pub fn take() -> Channels {
+        let mut channels = lock(&CHANNELS);
+        channels.retain(|channel| channel.strong_count() > 0);
+        channels.iter().filter_map(Weak::upgrade).for_each(|channel| {
+            channel.shared.store(true, Ordering::Relaxed);
+        });
+        Channels(channels)
+    }
+
+    /// In the child: adds the channel whose end is `end`.
+    pub fn add(&mut self, end: c_int) -> Arc<Channel> {
+        // SAFETY: made for this child, and not used elsewhere here.
+        let end = unsafe { OwnedFd::from_raw_fd(end) };
+        let channel = Arc::new(Channel { end, shared: AtomicBool::new(false) });
+        self.0.push(Arc::downgrade(&channel));
+        channel
+    }
+
+    /// Whether `fd` is the end of a channel.
+    pub fn has(&self, fd: c_int) -> bool {
+        self.0.iter().filter_map(Weak::upgrade).any(|channel| channel.end.as_raw_fd() == fd)
+    }
+}
+
+impl InheritedConnection {
+    pub fn new(channel: &Arc<Channel>, index: u32) -> InheritedConnection {
+        InheritedConnection { channel: channel.clone(), index }
+    }
+
+    /// The same, for a grandchild.
+    pub fn for_grandchild(&self) -> InheritedConnection {
+        InheritedConnection::new(&self.channel, self.index)
+    }
+
+    /// Asks the parent to hand the connection, whose companion is `fd`, over to the kernel.
+    pub fn claim(&self, fd: BorrowedFd<'_>) -> Answer {
+        let flags = SocketFlags::CLOEXEC;
+        let Ok((ours, theirs)) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        else {
+            return Answer::No;
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd, theirs.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        let message = Message::HandOver(self.index).bytes();
+        let sent = sendmsg(
+            &self.channel.end,
+            &[IoSlice::new(&message)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        );
+        if sent.is_err() {
+            return Answer::No;
+        }
+        drop(theirs);
+        let mut answer = [0];
+        loop {
+            match recv(&ours, &mut answer[..], RecvFlags::empty()) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok((_, 1)) => return Answer::from(answer[0]),
+                // The parent is gone.
+                _ => return Answer::No,
+            }
+        }
+    }
+}
+
+impl Drop for InheritedConnection {
+    fn drop(&mut self) {
+        if !self.channel.shared.load(Ordering::Relaxed) {
+            let message = Message::Release(self.index).bytes();
+            // If the parent is gone there is nothing to do; if it is slow, it will see the channel close.
+            let _ = send(&self.channel.end, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    }
+}

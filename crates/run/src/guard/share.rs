@@ -1,0 +1,120 @@
+//! Granting the interface to processes: by this guard, if it holds the interface or can take it; by the guard of another
+//! run of the same user, if that one does.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use busypoll_stack::IcmpSockets;
+use busypoll_stack::lease;
+use busypoll_stack::ledger::{self, Ledger};
+use busypoll_stack::nic::xdp::{Attachment, Error, Grant};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+use super::NAME;
+use super::interface::Refusal;
+use super::serve::{Guard, Owner};
+
+impl Guard {
+    /// Takes the interface, and checks that it could be granted to a process. If another run has it, checks that its
+    /// guard would grant it.
+    pub(super) fn check(&mut self) -> Result<(), Refusal> {
+        let mut refused = None;
+        for patient in [false, true] {
+            match self.interface.take(patient) {
+                Ok(held) => return held.grant().map_err(Refusal::System).map(drop),
+                Err(refusal @ Refusal::System(Error::Owned { .. })) => {
+                    let process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
+                    let joined = process.and_then(|own| self.join(getpid().as_raw_pid(), &own));
+                    if joined.is_some_and(|joined| lease::is_joined(&joined)) {
+                        return Ok(());
+                    }
+                    refused = Some(refusal);
+                }
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Answers the claim of a process of this run. Returns the process if this guard has granted it the interface.
+    pub(super) fn claim(
+        &mut self,
+        connection: OwnedFd,
+        pid: i32,
+        process: Option<OwnedFd>,
+        owners: &[Owner],
+    ) -> Option<Owner> {
+        for patient in [false, true] {
+            match self.interface.take(patient) {
+                Err(Refusal::System(Error::Owned { pid: owner, .. })) => {
+                    if let Some(joined) = process.as_ref().and_then(|of| self.join(pid, of)) {
+                        let _ = lease::answer_joined(&connection, &joined);
+                        return None;
+                    }
+                    if patient {
+                        let _ = lease::answer_owned(&connection, owner);
+                        return None;
+                    }
+                }
+                Ok(_) | Err(_) => break,
+            }
+        }
+        self.grant(connection, pid, process, owners)
+    }
+
+    /// Asks the guard of the run that has the interface to grant it to a process. The answer comes over the returned
+    /// connection.
+    fn join(&self, pid: i32, process: &OwnedFd) -> Option<OwnedFd> {
+        let labels = Attachment::labels(&self.interface.device);
+        let mut names = labels.into_iter().map(|label| format!("{NAME}{label}"));
+        names.find_map(|name| lease::join(&name, pid, process.as_fd()).ok())
+    }
+
+    /// Grants the interface to a process, of this or of another run, and returns it; or refuses.
+    pub(super) fn grant(
+        &mut self,
+        connection: OwnedFd,
+        pid: i32,
+        process: Option<OwnedFd>,
+        owners: &[Owner],
+    ) -> Option<Owner> {
+        match self.try_grant(&connection, owners) {
+            Ok((slot, ledger)) => Some(Owner { pid, process, connection, ledger, slot }),
+            Err(refusal) => {
+                let _ = lease::answer_refused(&connection, &refusal.to_string());
+                None
+            }
+        }
+    }
+
+    fn try_grant(
+        &mut self,
+        connection: &OwnedFd,
+        owners: &[Owner],
+    ) -> Result<(Option<u8>, Ledger), Refusal> {
+        let device = self.interface.device.clone();
+        let held = self.interface.take(true)?;
+        if let (Some(owner), Some(why)) = (owners.first(), held.why_alone()) {
+            let (pid, why) = (owner.pid, why.to_owned());
+            return Err(Refusal::System(Error::NotShared { device, pid, why }));
+        }
+        let granted = held.grant_share().map_err(Refusal::System).and_then(|grant| {
+            let slot = grant.slot();
+            let ledger = answer(connection, grant).map_err(|error| {
+                slot.into_iter().for_each(|slot| held.end(slot));
+                Refusal::Other(error.to_string())
+            });
+            ledger.map(|ledger| (slot, ledger))
+        });
+        if granted.is_err() && owners.is_empty() {
+            self.interface.release();
+        }
+        granted
+    }
+}
+
+fn answer(connection: &OwnedFd, grant: Grant) -> io::Result<Ledger> {
+    let ledger = Ledger::create(ledger::LINES)?;
+    lease::answer_granted(connection, grant, &ledger, &IcmpSockets::open()?)?;
+    Ok(ledger)
+}

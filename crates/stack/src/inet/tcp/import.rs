@@ -1,0 +1,178 @@
+//! Takes a connection over from the kernel, which has made it: the reverse of [`hand_over`](super::hand_over). See
+//! `socket/tcp/import.rs` for the kernel's side.
+
+use super::{
+    PortRef,
+    application::Flow,
+    connection::{Start, errno},
+    flow::{Core, mss},
+    handshake::{Agreed, Request},
+    input::millis,
+    listener::Listening,
+    segment::{Flags, Segment},
+    seq::Seq,
+    table::Entry,
+    tuple::Tuple,
+};
+use crate::{
+    inet::{Count, Inet, input::Arrival},
+    napi::Pass,
+    nic::Checksum,
+};
+use std::{io, net::SocketAddr, sync::Arc};
+
+/// A connection of the kernel's on which nothing has been sent yet.
+#[derive(Debug)]
+pub(crate) struct KernelConnection {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// The number of the first byte to be sent.
+    pub(crate) snd_nxt: u32,
+    /// The data received, none of it read, and the number of its first byte.
+    pub(crate) first: u32,
+    pub(crate) received: Vec<u8>,
+    /// The peer's window, and the largest segment the peer takes.
+    pub(crate) snd_wnd: u32,
+    pub(crate) mss: u16,
+    /// The shifts of the windows, the peer's and ours.
+    pub(crate) scale: Option<(u8, u8)>,
+    pub(crate) sack: bool,
+    pub(crate) ecn: bool,
+    /// The present value of the kernel's timestamp clock for it.
+    pub(crate) timestamp: Option<u32>,
+}
+
+/// What the kernel still acknowledges of a connection that is ours already: a packet may have been on its way to the
+/// kernel when the connection was taken over.
+pub(crate) struct Remainder {
+    core: Arc<Core>,
+    inet: Arc<Inet>,
+    /// The number of the next byte from the peer, as far as is known here.
+    next: Seq,
+    ack: Seq,
+    window: u16,
+}
+
+/// Synthetic segments come over no interface.
+fn arrival() -> Arrival<'static> {
+    let checksum = Checksum::Partial;
+    Arrival { iface: None, queue: 0, received: None, frame: &[], to_us: true, checksum }
+}
+
+impl Listening {
+    /// A connection that came over the queues stays the kernel's.
+    pub(crate) fn left_to_kernel(&self) {
+        self.inet.counters.add(Count::TCPLeftToKernel);
+    }
+
+    /// Makes a connection that the kernel has made ours, as if it had been accepted here. When the flow is in place,
+    /// `steer` has its packets come to it.
+    ///
+    /// # Errors
+    /// EEXIST: there is one with these ends. EHOSTUNREACH: no way to the peer over an interface. Those of `steer`. Then
+    /// the connection stays the kernel's.
+    pub(crate) fn import(
+        &self,
+        of: &KernelConnection,
+        steer: impl FnOnce() -> io::Result<PortRef>,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<(Flow, Remainder)> {
+        let (inet, listener) = (&self.inet, &self.listener);
+        let (options, path_options) = listener.options();
+        let end = |of: SocketAddr| (of.ip().to_canonical(), of.port());
+        let tuple = Tuple::of(end(of.local), end(of.remote));
+        let ends = (tuple.local(), tuple.remote());
+        let path = inet.tcp_path(ends, 0, path_options, pass.now).ok();
+        let path = path.filter(|path| path.iface.is_some());
+        let path = path.ok_or_else(|| errno(libc::EHOSTUNREACH))?;
+        let start = Start {
+            iss: Seq(of.snd_nxt) - 1,
+            ts_offset: of.timestamp.map_or(0, |value| value.wrapping_sub(millis(pass.now))),
+            mss: mss(path.max_transport_len()),
+        };
+        let agreed = Agreed {
+            mss: of.mss,
+            window_scale: of.scale,
+            sack: of.sack,
+            timestamps: of.timestamp.is_some(),
+            ecn: of.ecn,
+        };
+        let shift = of.scale.map_or(0, |(theirs, _)| theirs);
+        let ack = Segment {
+            seq: Seq(of.first),
+            ack: Seq(of.snd_nxt),
+            flags: Flags::ACK,
+            window: u16::try_from(of.snd_wnd >> shift).unwrap_or(u16::MAX),
+            ..Segment::default()
+        };
+        let shared = &inet.tcp.shared;
+        let mut request = Request::from_cookie(shared, &options, &ack, agreed, start, pass.now);
+        request.agreed.window_scale = of.scale;
+        let core = inet.tcp_accepted(listener, tuple, &request, path, pass);
+        core.lock().imported = true;
+        if !inet.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
+            inet.tcp_release(&listener.flow_claim().of(&tuple));
+            return Err(errno(libc::EEXIST));
+        }
+        let mut remainder = Remainder {
+            core: core.clone(),
+            inet: inet.clone(),
+            next: ack.seq,
+            ack: ack.ack,
+            window: ack.window,
+        };
+        core.segment(inet, &ack, &arrival(), pass);
+        remainder.received(&of.received, false, pass);
+        match steer() {
+            Ok(port_ref) => {
+                let before = core.lock().port_ref.replace(port_ref);
+                drop(before);
+                Ok((Flow::new(core, inet.clone()), remainder))
+            }
+            Err(error) => {
+                let mut state = core.enter(pass);
+                state.connection.end_handed_over(libc::ECONNABORTED);
+                core.finish(state, inet, pass);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Remainder {
+    /// The number of the next byte from the peer.
+    pub(crate) fn next(&self) -> u32 {
+        self.next.0
+    }
+
+    /// The kernel has acknowledged more data, and the peer's FIN if `fin`.
+    pub(crate) fn received(&mut self, data: &[u8], fin: bool, pass: &mut Pass<'_>) {
+        /// No segment is longer.
+        const MOST: usize = 1 << 14;
+        let mut rest = data;
+        while !rest.is_empty() || fin && rest.len() == data.len() {
+            let (payload, after) = rest.split_at(rest.len().min(MOST));
+            let ends = fin && after.is_empty();
+            let flags = if ends { Flags::ACK | Flags::FIN } else { Flags::ACK };
+            self.segment(Segment { flags, payload, ..Segment::default() }, pass);
+            self.next = self.next + payload.len() as u32 + u32::from(ends);
+            if ends {
+                return;
+            }
+            rest = after;
+        }
+    }
+
+    /// The peer has reset the connection.
+    pub(crate) fn reset(&mut self, pass: &mut Pass<'_>) {
+        self.next = self.core.lock().connection.receiver.next();
+        self.segment(Segment { flags: Flags::RST | Flags::ACK, ..Segment::default() }, pass);
+    }
+
+    fn segment(&self, segment: Segment<'_>, pass: &mut Pass<'_>) {
+        let (seq, ack, window) = (self.next, self.ack, self.window);
+        let segment = Segment { seq, ack, window, ..segment };
+        self.core.segment(&self.inet, &segment, &arrival(), pass);
+        self.inet.deliver_local(pass);
+    }
+}

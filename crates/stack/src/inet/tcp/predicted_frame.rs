@@ -1,0 +1,86 @@
+//! From the frame to the reader, top to bottom: a frame from the queue that a thread polls for this flow, with a plain
+//! segment of the flow in an IPv4 packet without options. Addresses and ports that are those of the flow need no check
+//! and no lookup: its first segment had them.
+
+use super::{flow::Core, plain::Plain, predicted::MOST, tuple::Tuple};
+use crate::{
+    inet::{Inet, iface::Interface, last_packet::Received},
+    napi::Pass,
+    nic::{Checksum, Frame},
+    wire::checksum::Sum,
+};
+use std::sync::Arc;
+
+/// What each frame of an IPv4 flow has, as it is on the wire: source and destination, and their ports. An IPv6 flow has
+/// addresses that no frame has.
+pub(super) struct FrameKey {
+    addresses: [u8; 8],
+    ports: [u8; 4],
+}
+
+/// Bytes before the segment, and of the shortest frame.
+const LINK: usize = 14;
+const IP: usize = 20;
+const TCP: u8 = crate::wire::Protocol::TCP.0;
+const LEAST: usize = LINK + IP + super::plain::PLAIN_LEN;
+
+impl FrameKey {
+    pub(super) fn new(tuple: &Tuple) -> FrameKey {
+        let (addresses, ports) = tuple.received_as();
+        FrameKey { addresses, ports }
+    }
+}
+
+impl Inet {
+    /// Processes a frame, if it is as the flow predicts that the thread polls for. False if not: nothing has changed.
+    #[inline(always)]
+    pub(in crate::inet) fn tcp_predicted_frame(
+        &self,
+        iface: &Interface,
+        received: &Received,
+        frame: &Frame<'_>,
+        pass: &mut Pass<'_>,
+    ) -> bool {
+        let Some(head) = frame.bytes.first_chunk::<LEAST>() else { return false };
+        let expected = pass.expected_flow.and_then(|flow| flow.downcast_ref::<Arc<Core>>());
+        let (Some(core), None) = (expected, &pass.deferred) else { return false };
+
+        // Ethernet: to us. IPv4 without options, whole, for TCP, not marked by a router.
+        let at = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let len = usize::from(at(LINK + 2));
+        let is_ours = frame.bytes.len() <= LEAST + MOST
+            && iface.is_to_us(head)
+            && at(12) == 0x0800
+            && head[LINK] == 0x45
+            && head[LINK + 1] & 3 != 3
+            && at(LINK + 6) & 0x3fff == 0
+            && head[LINK + 9] == TCP
+            && head[LINK + 12..LINK + IP] == core.frame_key.addresses
+            && head[LINK + IP..LINK + IP + 4] == core.frame_key.ports
+            && Sum::of(&head[LINK..LINK + IP]).is_intact();
+        let segment = frame.bytes.get(LINK + IP..LINK + len);
+        let (true, Some(segment)) = (is_ours, segment) else { return false };
+
+        // TCP: its checksum, which a peer on this machine may have left to hardware that does not exist.
+        let pseudo = || {
+            let addresses = Sum::of(&core.frame_key.addresses);
+            addresses.plus_word(TCP.into()).plus_word(segment.len() as u16)
+        };
+        let partial = match frame.checksum {
+            Checksum::Partial => true,
+            _ if pseudo().plus(Sum::of(segment)).is_intact() => false,
+            Checksum::MaybePartial if at(LINK + IP + 16) == pseudo().fold() => true,
+            _ => return false,
+        };
+        let Some((segment, data)) = Plain::parse(segment) else { return false };
+        if !core.predicted(self, &segment, data, pass) {
+            return false;
+        }
+        received.tcp_segments.add(1);
+        if partial {
+            received.tcp_partial.add(1);
+        }
+        self.deliver_local(pass);
+        true
+    }
+}

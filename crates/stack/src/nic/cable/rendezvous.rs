@@ -1,0 +1,175 @@
+//! How two processes get a cable: one listens at a name, the other connects. The name is an abstract unix socket's, so it
+//! goes when the process ends. The kernel says which user the other process has.
+
+use super::{
+    Coalesce, Config,
+    between::{ProcessCable, Side},
+    memory::{Memory, Shape},
+};
+use crate::{
+    sync::{AtomicU32, Ordering},
+    sys,
+    unix::{self, message},
+};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    ptr,
+    time::Duration,
+};
+
+/// The first bytes that the listener sends, by which the other end recognises it; the last byte is the version.
+const MAGIC: u32 = 0x6270_6301;
+
+/// Bytes of the listener's message: magic, MTU, ring, number.
+const OFFER: usize = 16;
+
+/// How long a process that has connected waits for the listener's message, which is sent when the listener accepts.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn full_name(name: &str) -> String {
+    format!("busypoll-cable-{name}")
+}
+
+/// Listens for other processes that want a cable.
+///
+/// ```
+/// use busypoll_stack::nic::{Nic, cable};
+/// let name = format!("example-{}", std::process::id());
+/// let rendezvous = cable::listen(&name)?;
+/// // In another process:
+/// let other = std::thread::spawn(move || cable::connect(&name));
+/// let ours = rendezvous.accept(cable::Config::default())?;
+/// assert_ne!(ours.info().mac, other.join().unwrap()?.info().mac);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// Another process of this network namespace listens at `name` (`AddrInUse`); the name is longer than 92 bytes.
+pub fn listen(name: &str) -> io::Result<Rendezvous> {
+    Ok(Rendezvous { socket: unix::listen(&full_name(name), libc::SOCK_STREAM)? })
+}
+
+/// A name at which other processes connect.
+#[derive(Debug)]
+pub struct Rendezvous {
+    socket: OwnedFd,
+}
+
+impl AsFd for Rendezvous {
+    /// Readable when a process waits to be accepted.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Rendezvous {
+    /// Waits for a process of this user, or of root, and joins a cable with it. Others are sent away. Of `config`, the
+    /// number of queues must be 1, and there is no interrupt moderation.
+    ///
+    /// # Errors
+    /// An invalid configuration; no memory or descriptor left.
+    pub fn accept(&self, config: Config) -> io::Result<ProcessCable> {
+        if config.queues != 1 || config.coalesce != Coalesce::default() {
+            let what = "cable: between processes it has one queue and no interrupt moderation";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let mtu = u32::try_from(config.mtu).unwrap_or(u32::MAX);
+        let shape = Shape { mtu, ring: config.ring }.checked()?;
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let listener = self.socket.as_raw_fd();
+            let flags = libc::SOCK_CLOEXEC;
+            // SAFETY: no address is wanted.
+            let accepted =
+                unsafe { libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), flags) };
+            let socket = match sys::owned(accepted) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // It has gone again (accept(2)).
+                Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => continue,
+                socket => socket?,
+            };
+            let (pid, user) = unix::peer(socket.as_fd())?;
+            if !unix::trusts(user) {
+                continue;
+            }
+            let (memory, file) = Memory::create(shape)?;
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            let mut offer = [0; OFFER];
+            for (to, word) in offer.chunks_exact_mut(4).zip([MAGIC, shape.mtu, shape.ring, number])
+            {
+                to.copy_from_slice(&word.to_ne_bytes());
+            }
+            // If it has gone already, the next one may not have.
+            if send_with_descriptor(&socket, &offer, file.as_raw_fd()).is_ok() {
+                return ProcessCable::new(memory, socket, Side::Listener, number, pid);
+            }
+        }
+    }
+}
+
+/// A cable to the process that listens at `name`, which must be of this user or of root. Waits until it accepts, for 5 s
+/// at the most.
+///
+/// # Errors
+/// No process listens there (`ConnectionRefused`), or one of another user (`PermissionDenied`); it does not accept
+/// (`TimedOut`); no memory or descriptor left.
+pub fn connect(name: &str) -> io::Result<ProcessCable> {
+    // SAFETY: a plain system call.
+    let socket = sys::owned(unsafe {
+        libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
+    })?;
+    let (address, len) = unix::address(&full_name(name))?;
+    unix::set_timeouts(&socket, PATIENCE)?;
+    // SAFETY: a valid address of that length.
+    if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
+        return Err(or_timed_out(io::Error::last_os_error()));
+    }
+    let (pid, user) = unix::peer(socket.as_fd())?;
+    if !unix::trusts(user) {
+        let what = format!("user {user} listens there, which is neither root nor this user");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    let (offer, file) = receive_with_descriptor(&socket)?;
+    let mut words =
+        offer.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap_or_default()));
+    let mut next = || words.next().unwrap_or(0);
+    let (magic, mtu, ring, number) = (next(), next(), next(), next());
+    if magic != MAGIC {
+        let what = "cable: the other process has another version of busypoll";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    let memory = Memory::open(&file, Shape { mtu, ring }.checked()?)?;
+    ProcessCable::new(memory, socket, Side::Connector, number, pid)
+}
+
+/// A call whose timeout has passed fails as if the socket were non-blocking.
+fn or_timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            io::Error::new(io::ErrorKind::TimedOut, "cable: the other process does not accept")
+        }
+        _ => error,
+    }
+}
+
+fn send_with_descriptor(socket: &OwnedFd, bytes: &[u8; OFFER], fd: RawFd) -> io::Result<()> {
+    match message::send(socket.as_fd(), bytes, &[fd], libc::MSG_DONTWAIT)? {
+        OFFER => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+fn receive_with_descriptor(socket: &OwnedFd) -> io::Result<([u8; OFFER], OwnedFd)> {
+    let mut bytes = [0; OFFER];
+    let (len, mut descriptors) =
+        message::receive(socket.as_fd(), &mut bytes).map_err(or_timed_out)?;
+    match (len, descriptors.pop()) {
+        (0, _) => Err(io::ErrorKind::ConnectionReset.into()),
+        (OFFER, Some(file)) => Ok((bytes, file)),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "cable: what listens there has no cable",
+        )),
+    }
+}

@@ -1,0 +1,265 @@
+//! Takes over a connection that the kernel has accepted for a listener of ours, if its packets come over our queues:
+//! several processes share the port, or the kernel had it before the listener was active. Uses the kernel's checkpoint
+//! interface, as the [hand-over](super::hand_over) does.
+//!
+//! The kernel's socket stays, in repair mode, until no packet can be on its way to it any more. What it has acknowledged
+//! until then is passed on. Then it is disconnected, of which in repair mode the peer
+//! learns nothing.
+
+use super::{
+    hand_over::{OFF_SILENTLY, ON, RECEIVE_QUEUE, SEND_QUEUE, disconnect, repair_of_imports},
+    listener::Inner,
+    stream::pass,
+};
+use crate::{
+    inet::tcp::{Flow, KernelConnection, PortRef, Remainder, connection::State},
+    ledger::{ESTABLISHED, LedgerSlot, SocketState},
+    napi::Pass,
+    socket::options::errno,
+    sys::{get_bytes, get_option, set_option},
+    wire::Protocol,
+};
+use std::{
+    io,
+    net::{SocketAddr, TcpStream as KernelStream},
+    os::fd::{AsFd, AsRawFd, RawFd},
+    time::Duration,
+};
+
+/// The time until no packet is on its way to the kernel's socket.
+const DRAIN_TIME: Duration = Duration::from_millis(20);
+
+/// A connection with more unread data stays with the kernel: its request is being sent.
+const MOST_UNREAD: usize = 16 * 1024;
+
+/// Why a connection that comes over our queues stays with the kernel.
+const MUCH_UNREAD: &str = "its peer has sent more than 16 KiB before it is accepted";
+const CLOSED: &str = "its peer has closed it before it is accepted";
+const NOT_ALLOWED: &str = "the kernel refuses TCP_REPAIR";
+const TOO_MANY: &str = "too many others are being taken over";
+const SENT_ON: &str = "something was sent on it before it is accepted";
+const NO_STATE: &str = "the kernel does not tell its state";
+const NO_PLACE: &str = "it cannot be steered to the stack";
+
+/// A connection that stays with the kernel, and why if that is to be said.
+pub(super) type Stays = (KernelStream, Option<&'static str>);
+
+/// Of `tcpi_options` (include/uapi/linux/tcp.h).
+const TIMESTAMPS: u8 = 1;
+const SACK: u8 = 2;
+const WINDOW_SCALE: u8 = 4;
+const ECN: u8 = 8;
+
+impl Inner {
+    /// Takes the connection over, if its packets come over our queues and the kernel allows it. Not where child processes
+    /// use connections: it would be handed back to the kernel.
+    ///
+    /// # Errors
+    /// Gives it back: it stays the kernel's.
+    pub(super) fn import(&self, kernel: KernelStream) -> Result<Flow, Stays> {
+        let imported = self.try_import(kernel);
+        if let Err((_, Some(_))) = imported {
+            self.listening.left_to_kernel();
+        }
+        imported
+    }
+
+    fn try_import(&self, kernel: KernelStream) -> Result<Flow, Stays> {
+        let Some((service, reservation)) = self.host.kernel().zip(self.reservation.as_ref()) else {
+            return Err((kernel, None));
+        };
+        let (repair, fd) = (repair_of_imports(), kernel.as_raw_fd());
+        // Where connections are handed over, one line says so already.
+        if service.has_handed_over() || !service.comes_over_queues(&kernel) {
+            return Err((kernel, None));
+        }
+        if !service.has_room_for_later() {
+            return Err((kernel, Some(TOO_MANY)));
+        }
+        // In repair mode the kernel tells the peer nothing if this process is killed: the guard must know of it before.
+        let _entry = self.ledger_entry(&kernel);
+        let reuse = get_option(&kernel, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0);
+        if repair(fd, ON).is_err() {
+            // A connection that the peer has reset cannot have it either.
+            let is_over = Info::of(fd).is_ok_and(|info| info.is(State::Closed));
+            return Err((kernel, (!is_over).then_some(NOT_ALLOWED)));
+        }
+        let mut pass = pass();
+        let imported = read(&kernel).and_then(|state| {
+            let steer = || Ok(reservation.imported(state.local, state.remote)? as PortRef);
+            self.listening.import(&state, steer, &mut pass).map_err(|_| Some(NO_PLACE))
+        });
+        let imported = match imported {
+            Ok((flow, mut remainder)) => {
+                // Most of what came before the packets were steered is there now.
+                pass_on(fd, &mut remainder, &mut pass);
+                service.later(DRAIN_TIME, move || {
+                    let mut pass = super::stream::pass();
+                    pass_on(kernel.as_raw_fd(), &mut remainder, &mut pass);
+                    pass.wake.wake_all();
+                    // A child of fork(2) may have its descriptor.
+                    disconnect(kernel.as_fd());
+                });
+                Ok(flow)
+            }
+            Err(why) => {
+                // If this fails, the socket does not send: as good as lost, and the peer sees it reset.
+                let _ = repair(fd, OFF_SILENTLY);
+                // The end of repair mode has cleared it.
+                let _ = set_option(&kernel, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
+                Err((kernel, why))
+            }
+        };
+        pass.wake.wake_all();
+        imported
+    }
+
+    /// An entry in the ledger until the flow has its own, without numbers: the guard learns them from the peer.
+    fn ledger_entry(&self, kernel: &KernelStream) -> Option<LedgerSlot> {
+        let canonical = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+        let (local, remote) = kernel.local_addr().ok().zip(kernel.peer_addr().ok())?;
+        let ledger = self.host.inet().ledger()?;
+        let entry = ledger.enter(Protocol::TCP, canonical(local), Some(canonical(remote)))?;
+        entry.note(&SocketState { state: ESTABLISHED, ..SocketState::default() });
+        Some(entry)
+    }
+}
+
+/// The state of a connection in repair mode.
+///
+/// # Errors
+/// It stays with the kernel, and why.
+fn read(kernel: &KernelStream) -> Result<KernelConnection, Option<&'static str>> {
+    let info = Info::of(kernel.as_raw_fd()).map_err(|_| Some(NO_STATE))?;
+    if !info.is(State::Established) {
+        // Without data there is nothing left to receive.
+        let has_data = unread(kernel.as_raw_fd()).is_ok_and(|len| len > 0);
+        return Err((has_data && !info.is(State::Closed)).then_some(CLOSED));
+    }
+    if info.unacknowledged() != 0 {
+        return Err(Some(SENT_ON));
+    }
+    let (rcv_nxt, received) = received(kernel.as_raw_fd(), MOST_UNREAD).map_err(|error| {
+        Some(if error.raw_os_error() == Some(libc::EBUSY) { MUCH_UNREAD } else { NO_STATE })
+    })?;
+    state(kernel, &info, rcv_nxt, received).map_err(|_| Some(NO_STATE))
+}
+
+/// The state of an open connection, with what was received.
+fn state(
+    kernel: &KernelStream,
+    info: &Info,
+    rcv_nxt: u32,
+    received: Vec<u8>,
+) -> io::Result<KernelConnection> {
+    let get = |name| get_option(kernel, libc::IPPROTO_TCP, name).map(i32::cast_unsigned);
+    set_option(kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, SEND_QUEUE)?;
+    let snd_nxt = get(libc::TCP_QUEUE_SEQ)?;
+    // `struct tcp_repair_window`.
+    let mut window = [0; 20];
+    get_bytes(kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &mut window)?;
+    let snd_wnd = u32::from_ne_bytes([window[4], window[5], window[6], window[7]]);
+    let has = |option| info.options() & option != 0;
+    Ok(KernelConnection {
+        local: kernel.local_addr()?,
+        remote: kernel.peer_addr()?,
+        snd_nxt,
+        first: rcv_nxt.wrapping_sub(received.len() as u32),
+        received,
+        snd_wnd,
+        mss: u16::try_from(get(libc::TCP_MAXSEG)?).unwrap_or(u16::MAX),
+        scale: has(WINDOW_SCALE).then(|| info.scale()),
+        sack: has(SACK),
+        ecn: has(ECN),
+        timestamp: has(TIMESTAMPS).then(|| get(libc::TCP_TIMESTAMP)).transpose()?,
+    })
+}
+
+/// Passes on what the kernel has acknowledged in addition.
+fn pass_on(fd: RawFd, remainder: &mut Remainder, pass: &mut Pass<'_>) {
+    let Ok(info) = Info::of(fd) else { return };
+    if info.is(State::Closed) {
+        return remainder.reset(pass);
+    }
+    let Ok((rcv_nxt, received)) = received(fd, usize::MAX) else { return };
+    let fin = !info.is(State::Established);
+    let more = rcv_nxt.wrapping_sub(remainder.next()) as usize;
+    // The FIN may have come after `info` was read; then the number that it takes has no data.
+    let data = more.saturating_sub(fin.into()).min(received.len());
+    if more > 0 {
+        remainder.received(&received[received.len() - data..], fin, pass);
+    }
+}
+
+/// The number of the next byte that the kernel expects, and the data before it, of which none was read.
+///
+/// # Errors
+/// EBUSY: more than `most` bytes, or data comes without a pause.
+fn received(fd: RawFd, most: usize) -> io::Result<(u32, Vec<u8>)> {
+    /// How often data may come meanwhile.
+    const TRIES: u32 = 10;
+    let socket = &fd;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)?;
+    for _ in 0..TRIES {
+        let len = unread(fd)?;
+        if len > most {
+            break;
+        }
+        let mut data = vec![0; len];
+        // SAFETY: writable bytes of that length.
+        let read = unsafe {
+            libc::recv(fd, data.as_mut_ptr().cast(), len, libc::MSG_PEEK | libc::MSG_DONTWAIT)
+        };
+        if len > 0 && read != len as isize {
+            return Err(io::Error::last_os_error());
+        }
+        let rcv_nxt = get_option(socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)?.cast_unsigned();
+        if unread(fd)? == len {
+            return Ok((rcv_nxt, data));
+        }
+    }
+    Err(errno(libc::EBUSY))
+}
+
+/// SIOCINQ.
+fn unread(fd: RawFd) -> io::Result<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: a valid place for the answer.
+    match unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut count) } {
+        0 => Ok(usize::try_from(count).unwrap_or(0)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The first part of `struct tcp_info` (include/uapi/linux/tcp.h).
+struct Info([u8; 28]);
+
+impl Info {
+    fn of(fd: RawFd) -> io::Result<Info> {
+        let mut bytes = [0; 28];
+        match get_bytes(&fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes)? {
+            28 => Ok(Info(bytes)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn is(&self, state: State) -> bool {
+        self.0[0] == state.number()
+    }
+
+    fn options(&self) -> u8 {
+        self.0[5]
+    }
+
+    /// The shifts of the windows, the peer's and ours: two fields of four bits.
+    fn scale(&self) -> (u8, u8) {
+        match cfg!(target_endian = "little") {
+            true => (self.0[6] & 15, self.0[6] >> 4),
+            false => (self.0[6] >> 4, self.0[6] & 15),
+        }
+    }
+
+    fn unacknowledged(&self) -> u32 {
+        u32::from_ne_bytes([self.0[24], self.0[25], self.0[26], self.0[27]])
+    }
+}
