@@ -40,7 +40,7 @@ fn shell(options: &[&str], script: &str, program: &Path) -> Output {
 }
 
 fn stderr_of(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    without_load_reports(&String::from_utf8_lossy(&output.stderr))
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Server {
     }
 
     fn stderr(&self) -> String {
-        fs::read_to_string(&self.stderr).unwrap()
+        without_load_reports(&fs::read_to_string(&self.stderr).unwrap())
     }
 
     /// Waits until it listens on the stack plane; the ids of its XDP programs.

@@ -29,7 +29,7 @@ fn python(host: &LabHost, how: &[&str], script: &str) -> Output {
 }
 
 fn stderr_of(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    without_load_reports(&String::from_utf8_lossy(&output.stderr))
 }
 
 fn compiled(name: &str, options: &[&str]) -> PathBuf {
@@ -51,7 +51,7 @@ impl StderrFile {
     }
 
     fn text(&self) -> String {
-        fs::read_to_string(&self.0).unwrap()
+        without_load_reports(&fs::read_to_string(&self.0).unwrap())
     }
 }
 

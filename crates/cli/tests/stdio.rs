@@ -62,7 +62,8 @@ fn command(host: &LabHost, program: &Path, run: Option<&[&str]>) -> Command {
 
 /// The lines on standard error.
 fn said(output: &Output) -> Vec<String> {
-    String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned).collect()
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    without_load_reports(&stderr).lines().map(str::to_owned).collect()
 }
 
 /// Runs a server, and connects to it when it is ready.

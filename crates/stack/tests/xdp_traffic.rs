@@ -8,7 +8,7 @@ use busypoll_stack::{
     wire::{MacAddr, ethernet, ipv4, udp},
 };
 use std::{
-    io::{Read, Write},
+    io::{Error, ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket},
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     process::Command,
@@ -196,7 +196,12 @@ fn syn(own: Ipv4Addr, port: u16, to: SocketAddr) -> OwnedFd {
         let (fd, option) = (socket.as_raw_fd(), (&raw const linger).cast());
         let size = size_of_val(&linger) as libc::socklen_t;
         assert_eq!(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, option, size), 0);
-        assert_eq!(libc::bind(fd, (&raw const near).cast(), len), 0);
+        // Another test's child may hold the previous socket until it executes its program.
+        while libc::bind(fd, (&raw const near).cast(), len) != 0 {
+            let error = Error::last_os_error();
+            assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
+            thread::sleep(Duration::from_millis(1));
+        }
         libc::connect(fd, (&raw const far).cast(), len);
         socket
     }
