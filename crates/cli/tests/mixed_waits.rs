@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use echo::{build, source, temp_dir};
-use support::BUSYPOLL;
 #[allow(unused_imports, reason = "support/echo.rs")]
 use support::wait_until;
+use support::{BUSYPOLL, without_load_reports};
 
 /// `mixed.c`, `late.c` or `below.c`, built once.
 fn program(name: &str) -> &'static Path {
