@@ -15,9 +15,9 @@ use std::thread;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use echo::{build, source, temp_dir};
-use support::BUSYPOLL;
 #[allow(unused_imports, reason = "support/echo.rs")]
 use support::wait_until;
+use support::{BUSYPOLL, without_load_reports};
 
 /// The program and the library that it loads, built once.
 fn program() -> &'static Path {
