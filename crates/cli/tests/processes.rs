@@ -408,6 +408,7 @@ fn killed_in_turn(times: u32) {
                 }
             });
         }
+        let _ends = Ends(&stop);
         // A fixed sequence that looks random.
         let mut state = 12_345_u32;
         for _ in 0..times {
@@ -429,7 +430,6 @@ fn killed_in_turn(times: u32) {
             wait_until("its client goes on", || counts[at].load(Ordering::Relaxed) > before);
             dying[at].store(false, Ordering::Relaxed);
         }
-        stop.store(true, Ordering::Relaxed);
     });
     for port in ports {
         is_served(&lab, port);
