@@ -5,12 +5,14 @@ mod echo;
 mod support;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use busypoll_lab::{needs, needs_root};
+use busypoll_lab::{Lab, needs, needs_root};
 use echo::*;
 use support::*;
 
@@ -169,4 +171,51 @@ fn a_run_starts_although_standard_error_is_closed() {
     let mut command = Command::new(BUSYPOLL);
     command.args(["run", "--profile", "latency", "--", "echo", "started"]).stderr(writer);
     assert_eq!(text(&command.stdin(Stdio::null()).output().unwrap()), "started\n");
+}
+
+/// A client on the other host of the lab: what it sends comes back.
+fn is_echoed(lab: &Lab, port: u16) {
+    let address = SocketAddr::from((lab.server.ipv4(), port));
+    let mut stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(&[7; 5000]).unwrap();
+    let mut came = [0; 5000];
+    stream.read_exact(&mut came).unwrap();
+    assert_eq!(came, [7; 5000]);
+}
+
+/// On the stack plane the kernel makes the connections until this process accepts one.
+#[test]
+fn programs_accept_from_a_listener_that_their_parent_waits_for() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--", "python3"]);
+    let _server = Group::start(command.arg(source("wait_server.py")).arg("7000"));
+    for _ in 0..3 {
+        is_echoed(&lab, 7000);
+    }
+}
+
+/// The process waits for the first connection and becomes the server.
+#[test]
+fn systemd_socket_activate_starts_a_server() {
+    needs_root!();
+    needs!(program "python3", program "systemd-socket-activate");
+    let server = "import socket\n\
+        listener = socket.socket(fileno=3)\n\
+        while True:\n    \
+            client, _ = listener.accept()\n    \
+            while data := client.recv(4096): client.sendall(data)";
+    let lab = Lab::builder().build().unwrap();
+    let log = temp_dir("log").join("stderr");
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--"]);
+    command.args(["systemd-socket-activate", "-l", "7000", "python3", "-c", server]);
+    let _server = Group::spawn(command.stderr(fs::File::create(&log).unwrap()));
+    wait_until("it listens", || fs::read_to_string(&log).unwrap().contains("Listening"));
+    for _ in 0..3 {
+        is_echoed(&lab, 7000);
+    }
 }

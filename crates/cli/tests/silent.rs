@@ -210,11 +210,12 @@ fn a_child_that_the_c_library_did_not_make_changes_its_groups() {
     }
 }
 
-/// Waits for a connection, and passes the listener to a program that is to accept it.
+/// Accepts a connection, waits for another one, and passes the listener to a program that is to accept that.
 const PASSES_ITS_LISTENER: &str = "
 import os, select, socket, sys
 listener = socket.create_server(('', 7000))
 print('ready', flush=True)
+first = listener.accept()
 select.select([listener], [], [])
 if os.fork() == 0:
     os.dup2(listener.fileno(), 9)
@@ -234,7 +235,8 @@ fn a_listener_passed_to_an_executed_program_is_reported() {
     let stderr = StderrFile::by(&mut command);
     let mut server = Running::start(command.args(["python3", "-c", PASSES_ITS_LISTENER]));
     let address = SocketAddr::from((lab.server.ipv4(), 7000));
-    let _stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+    let _streams =
+        [(); 2].map(|()| lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap());
     server.wait_for("passed");
     server.end();
     let said = stderr.text();

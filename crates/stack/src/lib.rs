@@ -80,6 +80,4 @@ pub use socket::{
 };
 // For the preload library, whose sockets these are to move between processes, and whose waits mix descriptors.
 #[doc(hidden)]
-pub use socket::{
-    Accepted, Entry, Owner, Source, SteeredPort, Watch, poll_with_kernel_fds, repair, set_repair,
-};
+pub use socket::{Accepted, Entry, Owner, Source, Watch, poll_with_kernel_fds, repair, set_repair};

@@ -76,7 +76,13 @@ services! {
                 'Subsystem sftp internal-sftp' >sshd.conf
             printf '%s\\n' 'StrictHostKeyChecking no' 'UserKnownHostsFile /dev/null' 'LogLevel ERROR' \\
                 'BatchMode yes' \"IdentityFile $PWD/user\" >ssh.conf",
-        server: "$RUN $SSHD -D -e -f sshd.conf -p $PORT",
+        // Its user is there only where the package is installed.
+        server: "
+            if ! grep -q ^sshd: /etc/passwd; then
+                (cat /etc/passwd; echo sshd:x:110:65534::/run/sshd:/usr/sbin/nologin) >passwd
+                mount --bind passwd /etc/passwd
+            fi
+            $RUN $SSHD -D -e -f sshd.conf -p $PORT",
         client: "
             $RUN $SSH -F ssh.conf -p $PORT root@$H 'cat' <data | sha256sum
             $RUN $SCP -q -F ssh.conf -P $PORT data root@$H:$PWD/copy && sha256sum <copy

@@ -96,13 +96,7 @@ impl File {
                 Protocol::Tcp => {
                     let companion = companion::<net::TcpListener>(fd);
                     let backlog = self.backlog().cast_unsigned();
-                    let steered_port = lock(&self.steered_port).take();
-                    Live::Listener(TcpListener::with_steered_companion(
-                        host,
-                        &companion,
-                        backlog,
-                        steered_port,
-                    )?)
+                    Live::Listener(TcpListener::with_companion(host, &companion, backlog)?)
                 }
             })
         })

@@ -18,7 +18,7 @@ use crate::{
     report::Once,
 };
 use busypoll_policy::Protocol;
-use busypoll_stack::{Groups, Socket, SteeredPort, TcpListener, TcpStream, UdpSocket};
+use busypoll_stack::{Groups, Socket, TcpListener, TcpStream, UdpSocket};
 use libc::c_int;
 use std::{
     io,
@@ -51,7 +51,7 @@ pub struct File {
     owner: AtomicU8,
     /// Set for a connection of the parent's.
     inherited: Option<InheritedConnection>,
-    /// A listener that was active in the parent at the fork: the parent's queues have its connections.
+    /// A listener from which the parent had accepted at the fork: the parent's queues have its connections.
     is_parents_listener: bool,
     /// A child has prepared it for a program that it will execute.
     pub for_exec: AtomicBool,
@@ -70,8 +70,6 @@ pub struct File {
     backlog: AtomicI32,
     /// When it was bound, if no other socket had its port then.
     pub bound_alone: Mutex<Option<Instant>>,
-    /// Its port, reserved before it listened, until it is activated.
-    pub steered_port: Mutex<Option<SteeredPort>>,
     /// The ancillary data that socket options have requested: bits of [`super::cmsg`].
     pub cmsg_flags: AtomicU32,
     /// Options that are not a single number were set: SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, TCP_CONGESTION. An accepted
@@ -147,7 +145,6 @@ impl File {
             early: AtomicBool::new(false),
             backlog: AtomicI32::new(-1),
             bound_alone: Mutex::default(),
-            steered_port: Mutex::default(),
             cmsg_flags: AtomicU32::new(0),
             has_complex_options: AtomicBool::new(false),
             required_options: Mutex::default(),
@@ -198,7 +195,9 @@ impl File {
                 let shared = channel.zip(self.shared_index());
                 file.inherited = Some(shared.map(|(on, at)| InheritedConnection::new(on, at))?);
             }
-            Some(Live::Listener(_)) => file.is_parents_listener = !self.is_kernel_owned(),
+            Some(Live::Listener(listener)) => {
+                file.is_parents_listener = !self.is_kernel_owned() && listener.has_port();
+            }
             _ => {
                 file.inherited = self.inherited().map(InheritedConnection::for_grandchild);
                 file.is_parents_listener = self.is_parents_listener;

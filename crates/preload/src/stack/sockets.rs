@@ -3,7 +3,7 @@
 use super::{
     activation::{deactivate, is_short, leave_fd_to_kernel, leave_sets},
     address,
-    common::{answer, code, companion, error, local, lock},
+    common::{answer, code, error, local, lock},
     companion_address, companion_options,
     file::{FILES, File, Live, Ref, enter, local_of},
     host, internal_fds, not_accelerated, rings, route, unsupported_options,
@@ -15,7 +15,7 @@ use crate::{
     report::Once,
 };
 use busypoll_policy::Protocol;
-use busypoll_stack::{SteeredPort, TcpStream, inet::tcp::ListenOptions};
+use busypoll_stack::{TcpStream, inet::tcp::ListenOptions};
 use libc::{c_int, sockaddr, socklen_t};
 use std::{
     io,
@@ -273,8 +273,6 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
     if is_stream(&file) {
         return answer(Err(error(libc::EINVAL)));
     }
-    steer_port(&file, fd);
-    let named = file.clone();
     // A port is chosen for an unbound socket.
     forget_address(&file);
     // SAFETY: the caller's contract.
@@ -293,40 +291,13 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
             // An io_uring may be all that waits for it.
             if rings::keep_sockets() {
                 file.set_kernel_owned();
-                release_steered_port(&named);
                 return listens;
             }
             host::prepare();
         }
         activate_if_used(&file, fd);
     }
-    release_steered_port(&named);
     listens
-}
-
-/// If this process has the queues, takes the port of a socket that is about to listen before the kernel listens there.
-/// So the kernel accepts no connections that would have to be fetched from it.
-fn steer_port(file: &File, fd: c_int) {
-    if file.backlog() < 0
-        && !file.is_kernel_owned()
-        && file.live().is_none()
-        && file.unsupported().is_none()
-        && let Some(_inside) = Inside::enter()
-        && lock(&file.bound_alone).is_some()
-        && let Some(host) = host::existing()
-    {
-        // If this fails, the activation fails as well and reports why.
-        let steered_port = SteeredPort::before_listen(&host, &companion::<net::TcpListener>(fd));
-        *lock(&file.steered_port) = steered_port.ok();
-    }
-}
-
-/// Releases the port if the socket does not listen here after all.
-fn release_steered_port(file: &File) {
-    let _errno = errno::Saved::new();
-    if let Some(_inside) = Inside::enter() {
-        lock(&file.steered_port).take();
-    }
 }
 
 /// Activates it now if this process has the queues already, or if a thread waits for it in an epoll instance.

@@ -485,6 +485,32 @@ impl State {
         }
     }
 
+    /// The kernel makes the connections to a TCP port that a listener of ours waits for. Returns the addresses at which
+    /// other processes know that.
+    ///
+    /// # Errors
+    /// A full steering map.
+    pub(super) fn share(&self, local: SocketAddr, only_v6: bool) -> io::Result<Vec<SocketAddr>> {
+        let covers = Steered::new(TCP, local, only_v6);
+        let mut at = Vec::new();
+        for (on, ip) in self.addresses().filter(|(_, ip)| covers.covers(*ip)) {
+            let Some(steering) = &self.shared[on].steering else { continue };
+            let local = SocketAddr::new(ip, local.port());
+            if let Err(error) = steering.share(local) {
+                self.unshare(&at);
+                return Err(error);
+            }
+            at.push(local);
+        }
+        Ok(at)
+    }
+
+    pub(super) fn unshare(&self, at: &[SocketAddr]) {
+        for local in at {
+            self.steering_of(local.ip()).for_each(|steering| steering.unshare(*local));
+        }
+    }
+
     fn unsteer(&self, port: Steered) {
         port.at.iter().for_each(|place| self.unsteer_at(&port, *place));
     }

@@ -52,14 +52,13 @@ impl CompanionService {
         Ok(listener)
     }
 
-    /// The steering of a port that a kernel socket is bound to already, see [`PortReservation::adopt`].
+    /// The reservation of a port that a kernel socket is bound to already, see [`PortReservation::adopt`].
     pub(crate) fn adopt_port(
         &self,
         local: SocketAddr,
         only_v6: bool,
-        fresh: bool,
     ) -> io::Result<Option<PortReservation>> {
-        PortReservation::adopt(self.state(), local, only_v6, fresh)
+        PortReservation::adopt(self.state(), local, only_v6)
     }
 
     /// A reservation with `socket`, which is bound as `binding` says, see [`PortReservation::for_connect`].

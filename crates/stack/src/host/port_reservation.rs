@@ -20,7 +20,7 @@ use std::{
     net::{SocketAddr, TcpStream as KernelSocket},
     os::fd::{AsRawFd, OwnedFd},
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -93,8 +93,12 @@ struct Port {
     /// The kernel chose it, for the wildcard address: the next connection may reuse it.
     ephemeral: bool,
     only_v6: bool,
-    /// The number of its steering entry; `None`: each of its connections has its own entry.
-    steered: Option<u64>,
+    /// The number of its steering entry; without one, each of its connections has its own.
+    steered: OnceLock<u64>,
+    /// Adopted: where other processes know that a listener of ours waits for it, until it is steered.
+    shared_at: Vec<SocketAddr>,
+    /// Adopted, and not steered yet.
+    to_be_steered: AtomicBool,
     /// The kernel may have connections from it.
     may_have_connections: bool,
 }
@@ -107,7 +111,9 @@ impl Port {
             local,
             ephemeral: false,
             only_v6,
-            steered: None,
+            steered: OnceLock::new(),
+            shared_at: Vec::new(),
+            to_be_steered: AtomicBool::new(false),
             may_have_connections: true,
         }
     }
@@ -124,12 +130,19 @@ pub(super) struct ReservedPorts {
     idle: [Mutex<VecDeque<Port>>; 2],
     /// How many ports stay idle before the oldest is reused.
     min_idle: usize,
+    /// Held while an adopted port is steered.
+    steering: Mutex<()>,
 }
 
 impl Default for ReservedPorts {
     fn default() -> ReservedPorts {
         let min_idle = IDLE_PORTS.min(sys::descriptor_limit() / IDLE_SHARE);
-        ReservedPorts { named: Mutex::default(), idle: Default::default(), min_idle }
+        ReservedPorts {
+            named: Mutex::default(),
+            idle: Default::default(),
+            min_idle,
+            steering: Mutex::default(),
+        }
     }
 }
 
@@ -146,7 +159,8 @@ impl ReservedPorts {
             self.idle.iter().flat_map(|idle| std::mem::take(&mut *lock(idle))).collect();
         let some = !rested.is_empty();
         // The steering is removed first, while no other program can have the port.
-        rested.iter().filter_map(|port| port.steered).for_each(|steered| state.remove(steered));
+        let steered = rested.iter().filter_map(|port| port.steered.get());
+        steered.for_each(|entry| state.remove(*entry));
         some
     }
 
@@ -202,7 +216,7 @@ impl PortReservation {
         ephemeral: bool,
     ) -> io::Result<PortReservation> {
         let (socket, local) = bind(local, options)?;
-        let steered = Some(state.add(Steered::new(TCP, local, options.only_v6))?);
+        let steered = state.add(Steered::new(TCP, local, options.only_v6))?.into();
         let port = Port { ephemeral, steered, ..Port::new(Some(socket), local, options.only_v6) };
         Ok(PortReservation::of(port, state))
     }
@@ -216,8 +230,8 @@ impl PortReservation {
         }
     }
 
-    /// Steers the port of a kernel socket that the application has bound; `None` if it is not an address of the kernel.
-    /// Unless the socket is `fresh`, connections that the kernel has at the port stay with the kernel.
+    /// The port of a kernel socket that listens, and that the application has bound; `None` if it is not an address of
+    /// the kernel. The kernel makes its connections until the port is [steered](PortReservation::steer).
     ///
     /// # Errors
     /// A full steering map.
@@ -225,28 +239,48 @@ impl PortReservation {
         state: &Arc<State>,
         local: SocketAddr,
         only_v6: bool,
-        fresh: bool,
     ) -> io::Result<Option<PortReservation>> {
         if !state.is_kernel_address(local) {
             return Ok(None);
         }
-        let take_over = match fresh {
-            true => None,
-            false => Some(state.begin_take_over(local, only_v6)?),
-        };
-        let steered = state.add(Steered::new(TCP, local, only_v6));
-        match (&steered, take_over) {
-            (Ok(entry), Some(take_over)) => state.finish_take_over_later(take_over, *entry),
-            (Err(_), Some(take_over)) => state.end_take_over(&take_over),
-            (_, None) => {}
-        }
-        let steered = match steered {
-            // Other processes have it, too: the kernel makes the connections.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
-            steered => Some(steered?),
-        };
-        let port = Port { steered, ..Port::new(None, local, only_v6) };
+        let shared_at = state.share(local, only_v6)?;
+        let to_be_steered = AtomicBool::new(true);
+        let port = Port { shared_at, to_be_steered, ..Port::new(None, local, only_v6) };
         Ok(Some(PortReservation::of(port, state)))
+    }
+
+    /// Whether an adopted port may still be [steered](PortReservation::steer).
+    pub(crate) fn is_to_be_steered(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| port.to_be_steered.load(Ordering::Acquire))
+    }
+
+    /// Steers an adopted port from now on, if no other process waits for it. Connections that the kernel has stay with
+    /// the kernel.
+    pub(crate) fn steer(&self) {
+        let Some(port) = &self.port else { return };
+        let _one = lock(&self.state.reserved.steering);
+        if !port.to_be_steered.load(Ordering::Acquire) {
+            return;
+        }
+        let (state, local) = (&self.state, port.local);
+        let steered = state.begin_take_over(local, port.only_v6).and_then(|take_over| match state
+            .add(Steered::new(TCP, local, port.only_v6))
+        {
+            Ok(entry) => {
+                state.finish_take_over_later(take_over, entry);
+                Ok(entry)
+            }
+            Err(error) => {
+                state.end_take_over(&take_over);
+                Err(error)
+            }
+        });
+        // On an error the kernel goes on making the connections.
+        if let Ok(entry) = steered {
+            let _ = port.steered.set(entry);
+            state.unshare(&port.shared_at);
+        }
+        port.to_be_steered.store(false, Ordering::Release);
     }
 
     /// Takes a kernel socket that the application has bound, to connect from its port; `None` if it is not an address
@@ -270,14 +304,14 @@ impl PortReservation {
         self: &Arc<PortReservation>,
         remote: SocketAddr,
     ) -> io::Result<Arc<PortReservation>> {
-        let Some(Port { local, only_v6, may_have_connections, steered: None, .. }) = self.port
-        else {
+        let Some(port) = self.port.as_ref().filter(|port| port.steered.get().is_none()) else {
             return Ok(self.clone());
         };
+        let Port { local, only_v6, may_have_connections, .. } = *port;
         if may_have_connections && self.state.has_connection(local, remote) {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         }
-        let steered = Some(self.state.add(Steered::from(local, only_v6, vec![remote]))?);
+        let steered = self.state.add(Steered::from(local, only_v6, vec![remote]))?.into();
         let port = Port { steered, ..Port::new(None, local, only_v6) };
         let (state, _of) = (self.state.clone(), Some(self.clone()));
         Ok(Arc::new(PortReservation {
@@ -297,7 +331,7 @@ impl PortReservation {
         local: SocketAddr,
         remote: SocketAddr,
     ) -> io::Result<Arc<PortReservation>> {
-        let steered = Some(self.state.add(Steered::from(local, false, vec![remote]))?);
+        let steered = self.state.add(Steered::from(local, false, vec![remote]))?.into();
         let port = Port { steered, ..Port::new(None, local, false) };
         let (state, _of) = (self.state.clone(), Some(self.clone()));
         let handed_over = AtomicBool::new(false);
@@ -307,9 +341,11 @@ impl PortReservation {
     /// The listener has closed, and its connections to `remotes` go on: if the kernel socket is the application's, only
     /// these connections stay steered.
     pub(crate) fn narrow(&self, remotes: Vec<SocketAddr>) {
-        if let Some(Port { _socket: None, steered: Some(steered), .. }) = self.port {
+        if let Some(Port { _socket: None, steered, .. }) = &self.port
+            && let Some(entry) = steered.get()
+        {
             // If the map is full, the whole port stays steered as long as they live.
-            let _ = self.state.narrow(steered, remotes);
+            let _ = self.state.narrow(*entry, remotes);
         }
     }
 
@@ -361,7 +397,10 @@ impl Drop for PortReservation {
         {
             named.remove(&port.local);
         }
-        port.steered.into_iter().for_each(|steered| self.state.remove(steered));
+        match port.steered.get() {
+            Some(entry) => self.state.remove(*entry),
+            None => self.state.unshare(&port.shared_at),
+        }
         drop(port);
     }
 }

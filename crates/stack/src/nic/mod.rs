@@ -191,12 +191,15 @@ pub trait Steering: Send + Sync {
     /// `None`: it needs none, or cannot have one.
     fn priority(&self, before: u32) -> Option<u32>;
 
-    /// Another process waits for connections to `local`, which it does not steer: from now on the kernel takes the new
-    /// ones.
+    /// This process waits for connections to `local`, which it does not steer: from now on the kernel takes the new
+    /// ones, also if another process steers the port. Counted.
     ///
     /// # Errors
     /// The map is full.
     fn share(&self, local: SocketAddr) -> io::Result<()>;
+
+    /// Undoes one [`share`](Steering::share).
+    fn unshare(&self, local: SocketAddr);
 
     /// Excludes a connection from `remote` to `local` from steering, for as long as `local` is steered. For a
     /// connection that the kernel already has.

@@ -57,6 +57,8 @@ struct Users {
     connections: HashMap<Key, Connection>,
     /// How many users each UDP port has that other processes may have, too.
     members: HashMap<Key, u32>,
+    /// How many users wait for connections to each TCP port that the kernel takes.
+    sharers: HashMap<Key, u32>,
     /// The ports that have a mark.
     marked: HashSet<u16>,
 }
@@ -146,7 +148,11 @@ impl PortMap {
             Some(value) => {
                 let value = value | of_slot(self.slot);
                 match old {
-                    None => self.insert(key, value),
+                    None => {
+                        self.insert(key, value)?;
+                        // A sharer that came meanwhile may have found no entry.
+                        if self.has_sharers(key) { self.replace(key, value) } else { Ok(()) }
+                    }
                     Some(_) => self.replace(key, value),
                 }
             }
@@ -179,8 +185,8 @@ impl PortMap {
         key.tcp_port().is_some() && self.shared.other_slots().any(waits)
     }
 
-    /// Makes a TCP port shared, whose entry another process may have: from now on the kernel takes its new connections.
-    fn share(&self, key: &Key) -> io::Result<()> {
+    /// Marks a TCP port as shared, whose entry another process may have.
+    fn mark_shared(&self, key: &Key) -> io::Result<()> {
         sys::update(&self.map, &key.sharer(self.slot), &of_slot(self.slot))?;
         let Some(value) = sys::lookup(&self.map, key) else { return Ok(()) };
         if slot_of(value) == self.slot || value & SHARED != 0 {
@@ -349,7 +355,6 @@ impl Steering for PortMap {
         };
         match added {
             Err(e) if e.raw_os_error() == Some(libc::EEXIST) && key.tcp_port().is_some() => {
-                self.share(&key)?;
                 Err(shared(local))
             }
             added => added.map_err(|error| explain(local, error)),
@@ -357,7 +362,22 @@ impl Steering for PortMap {
     }
 
     fn share(&self, local: SocketAddr) -> io::Result<()> {
-        PortMap::share(self, &port(local))
+        let (key, mut users) = (port(local), self.users());
+        if !users.sharers.contains_key(&key) {
+            self.mark_shared(&key).map_err(|error| explain(local, error))?;
+        }
+        *users.sharers.entry(key).or_default() += 1;
+        Ok(())
+    }
+
+    fn unshare(&self, local: SocketAddr) {
+        let (key, mut users) = (port(local), self.users());
+        let Some(count) = users.sharers.get_mut(&key) else { return };
+        *count -= 1;
+        if *count == 0 {
+            users.sharers.remove(&key);
+            let _ = sys::delete(&self.map, &key.sharer(self.slot));
+        }
     }
 
     fn join(&self, local: SocketAddr, priority: u32) -> io::Result<()> {

@@ -15,8 +15,7 @@ use crate::{
     napi::Pass,
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sync::lock,
-    sys::{self, get_option},
-    time,
+    sys, time,
 };
 use std::{
     io,
@@ -133,9 +132,10 @@ impl TcpStream {
 }
 
 impl TcpListener {
-    /// Listens at the address of `kernel`, with `kernel` as the companion. Clients that come over our queues connect to
-    /// us, all others to the kernel socket; [`accept_any`](TcpListener::accept_any) accepts from both. Other processes
-    /// may have descriptors of `kernel`. A blocking `kernel` is set non-blocking for each moment in which we accept
+    /// Listens at the address of `kernel`, with `kernel` as the companion. Until the first call of
+    /// [`accept_any`](TcpListener::accept_any) all clients connect to the kernel socket: perhaps another process accepts
+    /// them. From then on clients that come over our queues connect to us, all others to the kernel socket; that call
+    /// accepts from both. Other processes may have descriptors of `kernel`. A blocking `kernel` is set non-blocking for each moment in which we accept
     /// from it.
     ///
     /// Of the options only those that bind(2) uses are copied. `backlog` as in [`listen`](TcpStream::listen).
@@ -149,35 +149,10 @@ impl TcpListener {
         kernel: &KernelListener,
         backlog: u32,
     ) -> io::Result<TcpListener> {
-        TcpListener::with_steered_companion(host, kernel, backlog, None)
-    }
-
-    /// As [`with_companion`](TcpListener::with_companion), for a `kernel` whose port was steered
-    /// [before it listened](SteeredPort::before_listen).
-    ///
-    /// # Errors
-    /// As [`with_companion`](TcpListener::with_companion).
-    #[doc(hidden)]
-    pub fn with_steered_companion(
-        host: &Host,
-        kernel: &KernelListener,
-        backlog: u32,
-        steered_port: Option<SteeredPort>,
-    ) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
-        // A packet that comes before we listen, or for one of the kernel's connections, must not be answered with a
-        // reset.
-        let taking_over = || host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
-        taking_over();
-        let local = own.local_addr()?;
-        let binding = KernelBinding::of(&own, local);
-        let stream = adopted(host, binding, |service| match steered_port {
-            Some(SteeredPort(reservation)) if reservation.local() == Some(local) => {
-                Ok(Some(reservation))
-            }
-            _ => service.adopt_port(local, binding.only_v6, false),
-        })?;
-        taking_over();
+        let binding = KernelBinding::of(&own, own.local_addr()?);
+        let stream =
+            adopted(host, binding, |service| service.adopt_port(binding.local, binding.only_v6))?;
         stream.listen_with_companion(backlog, |endpoint| {
             let state = Arc::new(CompanionState {
                 may_be_readable: AtomicBool::new(true),
@@ -197,27 +172,27 @@ impl TcpListener {
     /// As [`accept`](TcpListener::accept), and those of accept(2).
     #[doc(hidden)]
     pub fn accept_any(&self, dont_wait: bool) -> io::Result<Accepted> {
+        self.take_port();
         self.accept_from_both(dont_wait)
     }
-}
 
-/// A port that is steered to our queues before the kernel socket bound to it listens: so the kernel has no connection
-/// there.
-#[derive(Debug)]
-pub struct SteeredPort(PortReservation);
+    /// Whether clients connect to us: this process has accepted before.
+    #[doc(hidden)]
+    pub fn has_port(&self) -> bool {
+        self.0.reservation.as_ref().is_some_and(|reservation| !reservation.is_to_be_steered())
+    }
 
-impl SteeredPort {
-    /// Steers the port of `kernel`, to which no other socket is bound. Packets that come before our
-    /// [listener](TcpListener::with_steered_companion) exists are not answered.
-    ///
-    /// # Errors
-    /// As [`with_companion`](TcpListener::with_companion).
-    pub fn before_listen(host: &Host, kernel: &KernelListener) -> io::Result<SteeredPort> {
-        host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
-        let only_v6 = get_option(kernel, IPPROTO_IPV6, IPV6_V6ONLY).is_ok_and(|on| on != 0);
-        let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-        let reservation = service.adopt_port(kernel.local_addr()?, only_v6, true)?;
-        reservation.map(SteeredPort).ok_or_else(|| errno(libc::EADDRNOTAVAIL))
+    /// Steers the port at the first accept.
+    fn take_port(&self) {
+        let Some(reservation) = self.0.reservation.as_ref() else { return };
+        if !reservation.is_to_be_steered() {
+            return;
+        }
+        // A packet for one of the kernel's connections must not be answered with a reset.
+        let taking_over = || self.0.host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
+        taking_over();
+        reservation.steer();
+        taking_over();
     }
 }
 

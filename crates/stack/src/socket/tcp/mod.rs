@@ -15,7 +15,7 @@ mod owner;
 mod stream;
 mod transfer;
 
-pub use adopt::{Accepted, SteeredPort};
+pub use adopt::Accepted;
 pub use hand_over::{repair, set_repair};
 pub use listener::{Incoming as IncomingStreams, TcpListener};
 pub use message::SendFlags;
