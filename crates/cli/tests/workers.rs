@@ -126,6 +126,36 @@ fn processes_that_share_a_port_serve_side_by_side() {
     one_is_killed(&lab, connections);
 }
 
+/// How many connections the kernel of the server has accepted.
+fn accepted_by_kernel(lab: &Lab) -> u64 {
+    let text = || fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let text = lab.server.enter(text).unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:")).map(str::split_whitespace);
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut fields = names.zip(values);
+    fields.find(|(name, _)| *name == "PassiveOpens").unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn a_process_has_the_port_alone_once_the_others_have_ended() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut workers = [(); 2].map(|()| Some(workers(&lab, "reuseport")));
+    is_on_the_stack(&lab);
+    connections_to_all(&lab, 2);
+    let before = accepted_by_kernel(&lab);
+    ask(&mut connect(&lab).unwrap()).unwrap();
+    assert_eq!(accepted_by_kernel(&lab), before + 1);
+    workers[0].take();
+    wait_until("connections come over the queues alone", || {
+        let before = accepted_by_kernel(&lab);
+        ask(&mut connect(&lab).unwrap()).unwrap();
+        accepted_by_kernel(&lab) == before
+    });
+}
+
 /// A server whose kernel has made four connections when it first accepts.
 const LATE: &str = "import socket, sys
 listener = socket.create_server(('', 7000))

@@ -13,6 +13,7 @@ use crate::{
     inet::tcp::PortHolder,
     sync::lock,
     sys::{self, get_option, set_option},
+    time::{self, Instant},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,9 +25,14 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 pub(super) const TCP: u8 = 6;
+
+/// How long a port that other processes wait for, too, is left to the kernel before it is tried to steer it again: they
+/// may have ended.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// The port of a closed connection is kept idle until this many others are, so that it is not reused while the peer may
 /// still remember it. Then it serves the next connection, without a system call. Up to twice as many are kept, so that
@@ -97,8 +103,10 @@ struct Port {
     steered: OnceLock<u64>,
     /// Adopted: where other processes know that a listener of ours waits for it, until it is steered.
     shared_at: Vec<SocketAddr>,
-    /// Adopted, and not steered yet.
-    to_be_steered: AtomicBool,
+    /// A listener's kernel socket, bound by the application.
+    is_adopted: bool,
+    /// When it was last tried to steer an adopted port.
+    tried: Mutex<Option<Instant>>,
     /// The kernel may have connections from it.
     may_have_connections: bool,
 }
@@ -113,7 +121,8 @@ impl Port {
             only_v6,
             steered: OnceLock::new(),
             shared_at: Vec::new(),
-            to_be_steered: AtomicBool::new(false),
+            is_adopted: false,
+            tried: Mutex::default(),
             may_have_connections: true,
         }
     }
@@ -130,19 +139,12 @@ pub(super) struct ReservedPorts {
     idle: [Mutex<VecDeque<Port>>; 2],
     /// How many ports stay idle before the oldest is reused.
     min_idle: usize,
-    /// Held while an adopted port is steered.
-    steering: Mutex<()>,
 }
 
 impl Default for ReservedPorts {
     fn default() -> ReservedPorts {
         let min_idle = IDLE_PORTS.min(sys::descriptor_limit() / IDLE_SHARE);
-        ReservedPorts {
-            named: Mutex::default(),
-            idle: Default::default(),
-            min_idle,
-            steering: Mutex::default(),
-        }
+        ReservedPorts { named: Mutex::default(), idle: Default::default(), min_idle }
     }
 }
 
@@ -244,24 +246,39 @@ impl PortReservation {
             return Ok(None);
         }
         let shared_at = state.share(local, only_v6)?;
-        let to_be_steered = AtomicBool::new(true);
-        let port = Port { shared_at, to_be_steered, ..Port::new(None, local, only_v6) };
+        let port = Port { shared_at, is_adopted: true, ..Port::new(None, local, only_v6) };
         Ok(Some(PortReservation::of(port, state)))
     }
 
-    /// Whether an adopted port may still be [steered](PortReservation::steer).
+    /// Whether the packets of the whole port come to us.
+    pub(crate) fn is_steered(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| port.steered.get().is_some())
+    }
+
+    /// Whether it is an adopted port that was never tried to be steered.
+    pub(crate) fn is_untried(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| {
+            port.is_adopted && port.steered.get().is_none() && lock(&port.tried).is_none()
+        })
+    }
+
+    /// Whether it is an adopted port that was not [steered](PortReservation::steer), nor tried to be so lately.
     pub(crate) fn is_to_be_steered(&self) -> bool {
-        self.port.as_ref().is_some_and(|port| port.to_be_steered.load(Ordering::Acquire))
+        let is_old = |tried: Option<Instant>| tried.is_none_or(|at| time::now() >= at + TRY_AGAIN);
+        self.port.as_ref().is_some_and(|port| {
+            port.is_adopted && port.steered.get().is_none() && is_old(*lock(&port.tried))
+        })
     }
 
     /// Steers an adopted port from now on, if no other process waits for it. Connections that the kernel has stay with
     /// the kernel.
     pub(crate) fn steer(&self) {
         let Some(port) = &self.port else { return };
-        let _one = lock(&self.state.reserved.steering);
-        if !port.to_be_steered.load(Ordering::Acquire) {
+        let mut tried = lock(&port.tried);
+        if !port.is_adopted || port.steered.get().is_some() {
             return;
         }
+        *tried = Some(time::now());
         let (state, local) = (&self.state, port.local);
         let steered = state.begin_take_over(local, port.only_v6).and_then(|take_over| match state
             .add(Steered::new(TCP, local, port.only_v6))
@@ -280,7 +297,6 @@ impl PortReservation {
             let _ = port.steered.set(entry);
             state.unshare(&port.shared_at);
         }
-        port.to_be_steered.store(false, Ordering::Release);
     }
 
     /// Takes a kernel socket that the application has bound, to connect from its port; `None` if it is not an address

@@ -3,7 +3,7 @@
 
 use super::{
     endpoint::Endpoint,
-    listener::TcpListener,
+    listener::{Inner, TcpListener},
     stream::{Bound, TcpStream},
 };
 use crate::{
@@ -172,24 +172,28 @@ impl TcpListener {
     /// As [`accept`](TcpListener::accept), and those of accept(2).
     #[doc(hidden)]
     pub fn accept_any(&self, dont_wait: bool) -> io::Result<Accepted> {
-        self.take_port();
+        if self.0.reservation.as_ref().is_some_and(|reservation| reservation.is_untried()) {
+            self.0.take_port();
+        }
         self.accept_from_both(dont_wait)
     }
 
     /// Whether clients connect to us: this process has accepted before.
     #[doc(hidden)]
     pub fn has_port(&self) -> bool {
-        self.0.reservation.as_ref().is_some_and(|reservation| !reservation.is_to_be_steered())
+        self.0.reservation.as_ref().is_some_and(|reservation| reservation.is_steered())
     }
+}
 
-    /// Steers the port at the first accept.
-    fn take_port(&self) {
-        let Some(reservation) = self.0.reservation.as_ref() else { return };
+impl Inner {
+    /// Steers the port, unless other processes wait for it or this was tried lately.
+    pub(super) fn take_port(&self) {
+        let Some(reservation) = &self.reservation else { return };
         if !reservation.is_to_be_steered() {
             return;
         }
         // A packet for one of the kernel's connections must not be answered with a reset.
-        let taking_over = || self.0.host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
+        let taking_over = || self.host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
         taking_over();
         reservation.steer();
         taking_over();

@@ -181,7 +181,11 @@ impl TcpListener {
         );
         match accepted? {
             Accepted::Kernel(kernel, _) => Ok(match inner.import(kernel) {
-                Ok(flow) => self.accepted(flow),
+                Ok(flow) => {
+                    // The other processes that waited for the port may have ended.
+                    inner.take_port();
+                    self.accepted(flow)
+                }
                 Err((kernel, why)) => Accepted::Kernel(kernel, why),
             }),
             ours => Ok(ours),
