@@ -4,7 +4,8 @@
 
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
-use crate::inet::SocketError;
+use crate::inet::{SocketError, tcp::Config};
+use std::time::Duration;
 
 //= RFC 9293 3.10.7.4 test
 //# If the ACK acks something not yet sent (SEG.ACK > SND.NXT), then send an ACK, drop the segment, and return.
@@ -112,6 +113,28 @@ pub(super) fn challenge_acks_are_rate_limited() {
     }
     t.ignore();
     assert!(t.info().segs_out < 10, "{} in a second", t.info().segs_out);
+}
+
+//= RFC 5961 7 test
+//# The values for both the time and number of ACKs SHOULD be tunable by the system administrator to accommodate [...]
+#[test]
+pub(super) fn the_number_and_the_pause_of_challenge_acks_are_configured() {
+    let answers = |limit, pause| {
+        let change = |config: &mut Config| {
+            (config.tcp_challenge_ack_limit, config.tcp_invalid_ratelimit) = (limit, pause);
+        };
+        let mut t = Setup::new().config(change).established();
+        for _ in 0..50 {
+            t.inject_quietly("S 100:100(0) win 65535 <mss 1000>");
+            t.advance(ms(10));
+        }
+        t.ignore();
+        t.info().segs_out
+    };
+    let (all, few) = (answers(1_000, Duration::ZERO), answers(2, Duration::ZERO));
+    assert!(all >= 50 && few < 10, "{all} and {few}");
+    let seldom = answers(1_000, secs(1));
+    assert!(seldom < 5, "{seldom}");
 }
 
 //= RFC 9293 3.8.6 test

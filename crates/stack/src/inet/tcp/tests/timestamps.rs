@@ -51,6 +51,22 @@ pub(super) fn a_receiver_measures_the_round_trip_by_the_echoed_timestamps() {
     t.ignore();
 }
 
+//= RFC 7323 5.4 test
+//# It MUST tick at least once for each 2^31 bytes sent.
+#[test]
+pub(super) fn our_clock_ticks_each_millisecond() {
+    // Faster than that no link sends 2^31 bytes: 17 terabits a second.
+    let mut t = stamped();
+    for n in 0..5 {
+        t.advance(ms(1));
+        t.send(10);
+        let (from, to, stamp) = (1 + 10 * n, 11 + 10 * n, 1001 + n);
+        t.expect(&format!("P. {from}:{to}(10) ack 1 <ts {stamp} {}>", 100 + n));
+        t.inject_quietly(&format!(". 1:1(0) ack {to} <ts {} {stamp}>", 101 + n));
+        t.ignore();
+    }
+}
+
 #[test]
 pub(super) fn every_segment_has_our_timestamp_and_echoes_the_peers() {
     let mut t = stamped();

@@ -230,6 +230,8 @@ proptest! {
     //# If a never-retransmitted segment that's below RACK.fack is (selectively or cumulatively) acknowledged, [...]
     //= RFC 8985 6.2 test
     //# For each segment that has not been SACKed, RACK considers that segment lost if another segment that was [...]
+    //= RFC 8985 6.2 test
+    //# For timely loss detection, it is RECOMMENDED that the sender install a reordering timer.
     //= RFC 8985 3.3.2 test
     //# The RACK reordering window MUST be bounded, and this bound SHOULD be SRTT.
     #[test]
@@ -242,6 +244,8 @@ proptest! {
 }
 
 /// Step 4: after sixteen recoveries without a DSACK the window is a quarter of a round trip again.
+//= RFC 8985 4 test
+//# RACK DSACK-based reordering window adaptation is RECOMMENDED but is not required.
 //= RFC 8985 6.2 test
 //# Therefore, RACK persists using the inflated RACK.reo_wnd for up to 16 loss recoveries, after which it resets [...]
 //= RFC 8985 6.2 test

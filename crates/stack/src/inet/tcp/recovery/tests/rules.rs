@@ -174,3 +174,94 @@ fn the_probe_of_a_single_segment_waits_for_a_delayed_ack() {
     assert!(wait(2) < Duration::from_millis(3 * RTT));
     assert!(wait(1) >= wait(2) + Duration::from_millis(40), "{:?} {:?}", wait(1), wait(2));
 }
+
+//= RFC 6675 4 test
+//# This routine traverses the sequence space from HighACK to HighData and MUST set the "pipe" variable to an [...]
+#[test]
+fn what_is_in_flight_is_neither_sacked_nor_lost() {
+    let mut flow = Flow::reno(20);
+    assert_eq!(flow.recovery.in_flight(), 20 * MSS);
+    flow.wait(RTT).ack(2, &[]);
+    assert_eq!(flow.recovery.in_flight(), 18 * MSS);
+    // Segments 3 to 9 are lost, 10 to 19 have arrived, and 20 is under way.
+    flow.wait(1).ack(2, &[(10, 19)]);
+    assert_eq!(flow.recovery.in_flight(), MSS);
+    let repaired = flow.repair().len() as u32;
+    assert!(repaired > 0);
+    assert_eq!(flow.recovery.in_flight(), (1 + repaired) * MSS, "a retransmission counts");
+}
+
+//= RFC 6675 5 test
+//# (C) If cwnd - pipe >= 1 SMSS, the sender SHOULD transmit one or more segments as follows:
+//= RFC 6675 5 test
+//# (C.1) The scoreboard MUST be queried via NextSeg () for the sequence number range of the next segment to [...]
+//= RFC 8985 9.3 test
+//# A segment marked as lost by RACK-TLP MUST NOT be retransmitted until congestion control deems this [...]
+#[test]
+fn lost_segments_are_sent_in_order_and_as_the_window_allows() {
+    let mut flow = Flow::reno(20);
+    flow.wait(RTT).ack(0, &[(11, 20)]);
+    assert_eq!(flow.phase(), Phase::Recovery);
+    let mut repaired = Vec::new();
+    for n in 1..=10 {
+        repaired.extend(flow.repair());
+        let lost = flow.recovery.board.segments(SegmentState::Lost);
+        let room = flow.recovery.congestion.cwnd.saturating_sub(flow.recovery.in_flight());
+        assert!(lost == 0 || room < MSS, "{lost} lost, room for {room} bytes");
+        assert!(flow.recovery.in_flight() <= flow.recovery.congestion.cwnd.max(MSS));
+        flow.wait(1).ack(n.min(repaired.len() as u32), &[(11, 20)]);
+    }
+    assert_eq!(repaired, (1..=10).collect::<Vec<_>>());
+}
+
+//= RFC 8985 4 test
+//# The connection MUST use selective acknowledgment (SACK) options [RFC2018], and the sender MUST keep SACK [...]
+#[test]
+fn without_sack_there_is_no_probe_and_each_connection_has_its_own_scoreboard() {
+    let mut without = Flow::with(|_, agreed| agreed.sack = false);
+    without.send(2);
+    let timeout = without.at() + without.recovery.rto();
+    assert_eq!(without.recovery.deadline(), Some(timeout), "the retransmission timer alone");
+    let (mut one, mut other) = (Flow::new(), Flow::new());
+    (one.fill(), other.fill());
+    one.wait(RTT).ack(0, &[(2, 10)]);
+    assert_eq!((one.repair(), other.repair()), (vec![1], vec![]));
+}
+
+//= RFC 8985 4 test
+//# For each data segment sent, the sender MUST store its most recent transmission time with a timestamp whose [...]
+#[test]
+fn the_time_of_the_last_transmission_is_kept_in_nanoseconds() {
+    let mut flow = Flow::new();
+    flow.fill();
+    flow.wait(RTT).ack(0, &[(2, 10)]);
+    let range = flow.recovery.next_retransmission().unwrap();
+    let at = flow.at() + Duration::from_nanos(1);
+    flow.recovery.resent(range, at);
+    let times: Vec<Instant> = flow.recovery.board.iter().map(|sent| sent.at).collect();
+    assert_eq!(times[0], at);
+    assert!(times[1..].iter().all(|sent| *sent == Instant::from_millis(1_000)));
+}
+
+//= RFC 8985 7.1 test
+//# Reset TLP.is_retrans and TLP.end_seq when initiating a connection, fast recovery, or RTO recovery.
+#[test]
+fn a_recovery_forgets_the_probe() {
+    let probed = || {
+        let mut flow = Flow::new();
+        assert!(flow.recovery.tlp.is_idle());
+        flow.fill();
+        let Fired::Probe(last) = flow.fire() else { panic!("no probe") };
+        let at = flow.at();
+        flow.recovery.resent(last, at);
+        assert!(flow.recovery.tlp.is_retransmission());
+        flow
+    };
+    let mut fast = probed();
+    fast.wait(RTT).ack(0, &[(2, 9)]);
+    assert_eq!(fast.phase(), Phase::Recovery);
+    assert!(fast.recovery.tlp.is_idle() && !fast.recovery.tlp.is_retransmission());
+    let mut timeout = probed();
+    while !matches!(timeout.fire(), Fired::TimedOut { .. }) {}
+    assert!(timeout.recovery.tlp.is_idle() && !timeout.recovery.tlp.is_retransmission());
+}
