@@ -223,7 +223,8 @@ fn without_sack_there_is_no_probe_and_each_connection_has_its_own_scoreboard() {
     let timeout = without.at() + without.recovery.rto();
     assert_eq!(without.recovery.deadline(), Some(timeout), "the retransmission timer alone");
     let (mut one, mut other) = (Flow::new(), Flow::new());
-    (one.fill(), other.fill());
+    one.fill();
+    other.fill();
     one.wait(RTT).ack(0, &[(2, 10)]);
     assert_eq!((one.repair(), other.repair()), (vec![1], vec![]));
 }
