@@ -149,11 +149,37 @@ fn a_process_has_the_port_alone_once_the_others_have_ended() {
     ask(&mut connect(&lab).unwrap()).unwrap();
     assert_eq!(accepted_by_kernel(&lab), before + 1);
     workers[0].take();
+    is_had_alone(&lab);
+}
+
+/// At last the kernel makes none of the connections.
+fn is_had_alone(lab: &Lab) {
     wait_until("connections come over the queues alone", || {
-        let before = accepted_by_kernel(&lab);
-        ask(&mut connect(&lab).unwrap()).unwrap();
-        accepted_by_kernel(&lab) == before
+        let before = accepted_by_kernel(lab);
+        ask(&mut connect(lab).unwrap()).unwrap();
+        accepted_by_kernel(lab) == before
     });
+}
+
+/// Waits for connections, and gives the port up without having accepted one.
+const WAITS_AND_CLOSES: &str = "import select, socket, sys
+listener = socket.create_server(('', 7000), reuse_port=True)
+select.select([listener], [], [], 0.1)
+listener.close()
+print('ready', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_closed_listener_does_not_share_the_port_any_more() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let _other = Running::start(&mut run(&lab, &["python3", "-c", WAITS_AND_CLOSES]));
+    let _workers = workers(&lab, "reuseport");
+    is_on_the_stack(&lab);
+    is_had_alone(&lab);
 }
 
 /// A server whose kernel has made four connections when it first accepts.

@@ -485,12 +485,16 @@ impl State {
         }
     }
 
-    /// The kernel makes the connections to a TCP port that a listener of ours waits for. Returns the addresses at which
-    /// other processes know that.
+    /// The kernel makes the connections to a TCP port that a listener of ours waits for. Returns the addresses, each with
+    /// the number of its interface, at which other processes know that.
     ///
     /// # Errors
     /// A full steering map.
-    pub(super) fn share(&self, local: SocketAddr, only_v6: bool) -> io::Result<Vec<SocketAddr>> {
+    pub(super) fn share(
+        &self,
+        local: SocketAddr,
+        only_v6: bool,
+    ) -> io::Result<Vec<(usize, SocketAddr)>> {
         let covers = Steered::new(TCP, local, only_v6);
         let mut at = Vec::new();
         for (on, ip) in self.addresses().filter(|(_, ip)| covers.covers(*ip)) {
@@ -500,14 +504,14 @@ impl State {
                 self.unshare(&at);
                 return Err(error);
             }
-            at.push(local);
+            at.push((on, local));
         }
         Ok(at)
     }
 
-    pub(super) fn unshare(&self, at: &[SocketAddr]) {
-        for local in at {
-            self.steering_of(local.ip()).for_each(|steering| steering.unshare(*local));
+    pub(super) fn unshare(&self, at: &[(usize, SocketAddr)]) {
+        for (on, local) in at {
+            self.shared[*on].steering.iter().for_each(|steering| steering.unshare(*local));
         }
     }
 

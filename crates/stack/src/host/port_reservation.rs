@@ -21,7 +21,7 @@ use std::{
     net::{SocketAddr, TcpStream as KernelSocket},
     os::fd::{AsRawFd, OwnedFd},
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -99,19 +99,30 @@ struct Port {
     /// The kernel chose it, for the wildcard address: the next connection may reuse it.
     ephemeral: bool,
     only_v6: bool,
-    /// The number of its steering entry; without one, each of its connections has its own.
-    steered: OnceLock<u64>,
-    /// Adopted: where other processes know that a listener of ours waits for it, until it is steered.
-    shared_at: Vec<SocketAddr>,
-    /// A listener's kernel socket, bound by the application.
-    is_adopted: bool,
-    /// When it was last tried to steer an adopted port.
-    tried: Mutex<Option<Instant>>,
+    /// The number of its steering entry; `None`: each of its connections has its own entry, or it is adopted.
+    steered: Option<u64>,
+    adopted: Option<Box<Adopted>>,
     /// The kernel may have connections from it.
     may_have_connections: bool,
 }
 
+/// The port of a listener's kernel socket, which the application has bound.
+#[derive(Debug, Default)]
+struct Adopted {
+    /// Where other processes know that a listener of ours waits for it, until it is steered.
+    shared_at: Vec<(usize, SocketAddr)>,
+    /// When it was last tried to steer it.
+    tried: Mutex<Option<Instant>>,
+    /// The number of its steering entry.
+    steered: OnceLock<u64>,
+}
+
 impl Port {
+    /// The number of the entry that steers all of it.
+    fn steered(&self) -> Option<u64> {
+        self.steered.or_else(|| self.adopted.as_ref()?.steered.get().copied())
+    }
+
     /// One that is not steered.
     fn new(socket: Option<OwnedFd>, local: SocketAddr, only_v6: bool) -> Port {
         Port {
@@ -119,10 +130,8 @@ impl Port {
             local,
             ephemeral: false,
             only_v6,
-            steered: OnceLock::new(),
-            shared_at: Vec::new(),
-            is_adopted: false,
-            tried: Mutex::default(),
+            steered: None,
+            adopted: None,
             may_have_connections: true,
         }
     }
@@ -161,8 +170,7 @@ impl ReservedPorts {
             self.idle.iter().flat_map(|idle| std::mem::take(&mut *lock(idle))).collect();
         let some = !rested.is_empty();
         // The steering is removed first, while no other program can have the port.
-        let steered = rested.iter().filter_map(|port| port.steered.get());
-        steered.for_each(|entry| state.remove(*entry));
+        rested.iter().filter_map(|port| port.steered).for_each(|steered| state.remove(steered));
         some
     }
 
@@ -218,7 +226,7 @@ impl PortReservation {
         ephemeral: bool,
     ) -> io::Result<PortReservation> {
         let (socket, local) = bind(local, options)?;
-        let steered = state.add(Steered::new(TCP, local, options.only_v6))?.into();
+        let steered = Some(state.add(Steered::new(TCP, local, options.only_v6))?);
         let port = Port { ephemeral, steered, ..Port::new(Some(socket), local, options.only_v6) };
         Ok(PortReservation::of(port, state))
     }
@@ -246,36 +254,39 @@ impl PortReservation {
             return Ok(None);
         }
         let shared_at = state.share(local, only_v6)?;
-        let port = Port { shared_at, is_adopted: true, ..Port::new(None, local, only_v6) };
+        let adopted = Box::new(Adopted { shared_at, ..Adopted::default() });
+        let port = Port { adopted: Some(adopted), ..Port::new(None, local, only_v6) };
         Ok(Some(PortReservation::of(port, state)))
     }
 
     /// Whether the packets of the whole port come to us.
     pub(crate) fn is_steered(&self) -> bool {
-        self.port.as_ref().is_some_and(|port| port.steered.get().is_some())
+        self.port.as_ref().is_some_and(|port| port.steered().is_some())
+    }
+
+    /// An adopted port that is not steered, and when it was last tried to steer it.
+    fn unsteered(&self) -> Option<(&Port, &Adopted, MutexGuard<'_, Option<Instant>>)> {
+        let port = self.port.as_ref()?;
+        let adopted = port.adopted.as_deref().filter(|adopted| adopted.steered.get().is_none())?;
+        Some((port, adopted, lock(&adopted.tried)))
     }
 
     /// Whether it is an adopted port that was never tried to be steered.
     pub(crate) fn is_untried(&self) -> bool {
-        self.port.as_ref().is_some_and(|port| {
-            port.is_adopted && port.steered.get().is_none() && lock(&port.tried).is_none()
-        })
+        self.unsteered().is_some_and(|(.., tried)| tried.is_none())
     }
 
     /// Whether it is an adopted port that was not [steered](PortReservation::steer), nor tried to be so lately.
     pub(crate) fn is_to_be_steered(&self) -> bool {
         let is_old = |tried: Option<Instant>| tried.is_none_or(|at| time::now() >= at + TRY_AGAIN);
-        self.port.as_ref().is_some_and(|port| {
-            port.is_adopted && port.steered.get().is_none() && is_old(*lock(&port.tried))
-        })
+        self.unsteered().is_some_and(|(.., tried)| is_old(*tried))
     }
 
     /// Steers an adopted port from now on, if no other process waits for it. Connections that the kernel has stay with
     /// the kernel.
     pub(crate) fn steer(&self) {
-        let Some(port) = &self.port else { return };
-        let mut tried = lock(&port.tried);
-        if !port.is_adopted || port.steered.get().is_some() {
+        let Some((port, adopted, mut tried)) = self.unsteered() else { return };
+        if adopted.steered.get().is_some() {
             return;
         }
         *tried = Some(time::now());
@@ -294,8 +305,8 @@ impl PortReservation {
         });
         // On an error the kernel goes on making the connections.
         if let Ok(entry) = steered {
-            let _ = port.steered.set(entry);
-            state.unshare(&port.shared_at);
+            let _ = adopted.steered.set(entry);
+            state.unshare(&adopted.shared_at);
         }
     }
 
@@ -320,14 +331,14 @@ impl PortReservation {
         self: &Arc<PortReservation>,
         remote: SocketAddr,
     ) -> io::Result<Arc<PortReservation>> {
-        let Some(port) = self.port.as_ref().filter(|port| port.steered.get().is_none()) else {
+        let Some(port) = self.port.as_ref().filter(|port| port.steered().is_none()) else {
             return Ok(self.clone());
         };
         let Port { local, only_v6, may_have_connections, .. } = *port;
         if may_have_connections && self.state.has_connection(local, remote) {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         }
-        let steered = self.state.add(Steered::from(local, only_v6, vec![remote]))?.into();
+        let steered = Some(self.state.add(Steered::from(local, only_v6, vec![remote]))?);
         let port = Port { steered, ..Port::new(None, local, only_v6) };
         let (state, _of) = (self.state.clone(), Some(self.clone()));
         Ok(Arc::new(PortReservation {
@@ -347,7 +358,7 @@ impl PortReservation {
         local: SocketAddr,
         remote: SocketAddr,
     ) -> io::Result<Arc<PortReservation>> {
-        let steered = self.state.add(Steered::from(local, false, vec![remote]))?.into();
+        let steered = Some(self.state.add(Steered::from(local, false, vec![remote]))?);
         let port = Port { steered, ..Port::new(None, local, false) };
         let (state, _of) = (self.state.clone(), Some(self.clone()));
         let handed_over = AtomicBool::new(false);
@@ -357,11 +368,11 @@ impl PortReservation {
     /// The listener has closed, and its connections to `remotes` go on: if the kernel socket is the application's, only
     /// these connections stay steered.
     pub(crate) fn narrow(&self, remotes: Vec<SocketAddr>) {
-        if let Some(Port { _socket: None, steered, .. }) = &self.port
-            && let Some(entry) = steered.get()
+        if let Some(port) = self.port.as_ref().filter(|port| port._socket.is_none())
+            && let Some(entry) = port.steered()
         {
             // If the map is full, the whole port stays steered as long as they live.
-            let _ = self.state.narrow(*entry, remotes);
+            let _ = self.state.narrow(entry, remotes);
         }
     }
 
@@ -413,9 +424,10 @@ impl Drop for PortReservation {
         {
             named.remove(&port.local);
         }
-        match port.steered.get() {
-            Some(entry) => self.state.remove(*entry),
-            None => self.state.unshare(&port.shared_at),
+        match (port.steered(), &port.adopted) {
+            (Some(entry), _) => self.state.remove(entry),
+            (None, Some(adopted)) => self.state.unshare(&adopted.shared_at),
+            (None, None) => {}
         }
         drop(port);
     }

@@ -135,8 +135,8 @@ impl TcpListener {
     /// Listens at the address of `kernel`, with `kernel` as the companion. Until the first call of
     /// [`accept_any`](TcpListener::accept_any) all clients connect to the kernel socket: perhaps another process accepts
     /// them. From then on clients that come over our queues connect to us, all others to the kernel socket; that call
-    /// accepts from both. Other processes may have descriptors of `kernel`. A blocking `kernel` is set non-blocking for each moment in which we accept
-    /// from it.
+    /// accepts from both. Other processes may have descriptors of `kernel`. A blocking `kernel` is set non-blocking for
+    /// each moment in which we accept from it.
     ///
     /// Of the options only those that bind(2) uses are copied. `backlog` as in [`listen`](TcpStream::listen).
     ///
