@@ -1,7 +1,7 @@
 //! What `busypoll doctor` finds, made by a thread of its own now and then: it may take a second.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +13,9 @@ const DEVICES: usize = 64;
 
 /// The most processes checked by name.
 const NAMED: usize = 32;
+
+/// The least time between two checks, also if new processes are named meanwhile.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The findings of one check.
 #[derive(Clone, Debug)]
@@ -32,7 +35,20 @@ pub struct Findings {
     last: Arc<Mutex<Last>>,
     processes: bool,
     /// Processes to check by name: what could busy poll and does not is found only so.
-    named: Arc<Mutex<Vec<u32>>>,
+    named: Arc<Named>,
+}
+
+#[derive(Default)]
+struct Named {
+    pids: Mutex<Pids>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Default)]
+struct Pids {
+    all: Vec<u32>,
+    /// Some of them were not checked yet.
+    some_are_new: bool,
 }
 
 impl Findings {
@@ -55,7 +71,14 @@ impl Findings {
         let work = move || {
             loop {
                 background.make();
-                thread::sleep(interval);
+                thread::sleep(PAUSE.min(interval));
+                let rest = interval.saturating_sub(PAUSE);
+                let pids = lock(&background.named.pids);
+                let wait = background
+                    .named
+                    .changed
+                    .wait_timeout_while(pids, rest, |pids| !pids.some_are_new);
+                drop(wait);
             }
         };
         if let Err(error) = thread::Builder::new().name("doctor".into()).spawn(work) {
@@ -88,7 +111,11 @@ impl Findings {
 
     /// The findings about the named processes. None if one of them ends meanwhile: the next check has them.
     fn of_named(&self) -> Vec<Finding> {
-        let mut pids = lock(&self.named).clone();
+        let named = |named: &mut Pids| {
+            named.some_are_new = false;
+            named.all.clone()
+        };
+        let mut pids = named(&mut lock(&self.named.pids));
         pids.retain(|pid| Path::new(&format!("/proc/{pid}")).exists());
         if pids.is_empty() {
             return Vec::new();
@@ -102,10 +129,15 @@ impl Findings {
         found.unwrap_or_default()
     }
 
-    /// Checks these processes by name from the next check on.
+    /// Checks these processes by name from the next check on, which comes sooner if some of them are new.
     pub fn name(&self, mut pids: Vec<u32>) {
         pids.truncate(NAMED);
-        *lock(&self.named) = pids;
+        let mut named = lock(&self.named.pids);
+        if pids.iter().any(|pid| !named.all.contains(pid)) {
+            named.some_are_new = true;
+            self.named.changed.notify_all();
+        }
+        named.all = pids;
     }
 
     /// The last ones.
@@ -119,4 +151,27 @@ impl Findings {
 
 fn lock<T>(value: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_named_later_is_checked_before_the_interval_is_over() {
+        let findings = Findings::every(Duration::from_secs(3600), false);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let next = |before: Option<SystemTime>| loop {
+            match findings.last() {
+                Ok(last) if Some(last.at) != before => return last.at,
+                _ => assert!(Instant::now() < deadline, "no check since {before:?}"),
+            }
+            thread::sleep(Duration::from_millis(20));
+        };
+        let first = next(None);
+        findings.name(vec![std::process::id()]);
+        next(Some(first));
+    }
 }
