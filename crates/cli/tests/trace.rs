@@ -56,6 +56,20 @@ fn a_thread_that_waits_for_its_cpu_is_scheduled_late() {
     assert!(story.contains("until its thread got CPU"), "{story}");
 }
 
+/// As in a server with a thread for each connection.
+#[test]
+fn a_thread_that_receives_a_single_packet_is_seen() {
+    needs_all!();
+    let _alone = one_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let reader = "import threading\nready()\nwhile True:\n  one = threading.Thread(target=s.recv, args=(99,))\n  one.start()\n  one.join()";
+    let reader = Program::start(&lab.server, reader);
+    let _stream = Stream::start(&lab, 5 * MS, 9);
+    let report = trace(&lab, &[&reader.pid()]);
+    assert!(report["receives"][0]["packets"].as_u64() >= Some(20), "{report:#}");
+    assert!(mean(&report, "receives", "scheduled") > 0.0, "{report:#}");
+}
+
 #[test]
 fn an_interrupt_that_is_deferred_leaves_packets_in_the_ring() {
     needs_all!();
@@ -85,6 +99,7 @@ fn a_shaped_device_holds_what_is_sent_in_its_qdisc() {
     sh(&lab.server, &format!("tc qdisc add dev {} {tbf}", lab.server.interface()));
     let after = trace(&lab, &[&echo.pid()]);
     assert_eq!(longest(&after, "sends"), "qdisc", "{after:#}");
+    assert!(after["answer"].as_str().unwrap().contains("'qdisc'"), "{after:#}");
     let qdisc = |report| mean(report, "sends", "qdisc");
     assert!(qdisc(&after) > 10.0 * qdisc(&before), "{} {}", qdisc(&before), qdisc(&after));
 }

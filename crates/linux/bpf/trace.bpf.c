@@ -234,8 +234,14 @@ int sched_switch(u64 *args) {
 
 SEC("tp_btf/sys_enter")
 int sys_enter(u64 *args) {
-    u32 tid = current_pid_tgid();
+    u64 who = current_pid_tgid();
+    u32 tid = who, pid = who >> 32;
     struct thread *t = map_lookup(&threads, &tid);
+    /* Its first receive may be its only one. */
+    if (!t && !only_device && map_lookup(&pids, &pid)) {
+        thread_of(tid);
+        t = map_lookup(&threads, &tid);
+    }
     if (t) {
         t->enter = clock_ns();
         t->call = args[1];

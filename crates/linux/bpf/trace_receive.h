@@ -353,7 +353,7 @@ INLINE void taken(struct sock *sk, u32 messages, u32 bytes) {
         s->last = now;
         until = __sync_fetch_and_add(&s->taken, (u64)messages) + messages;
     }
-    /* Of a thread that is seen for the first time it is not known when it got its CPU. */
+    /* Of a thread that sleeps in this call since before the trace it is not known when it got its CPU. */
     struct thread *t = thread_of(tid);
     for (int i = 0; i < SLOTS; i++) {
         struct queued *q = &s->slots[i];

@@ -71,19 +71,17 @@ pub fn build(target: &str, outcome: Outcome, lacks: &[String]) -> TraceReport {
     }
 }
 
-/// The busiest flow in a sentence.
+/// In a sentence: of the busiest flow received and the busiest sent, the one whose packets took longer, all together.
 fn answer(target: &str, one_in: u64, receives: &[TraceFlow], sends: &[TraceFlow]) -> String {
-    let Some(flow) = receives.first().or(sends.first()) else {
+    let time = |flow: &TraceFlow| flow.total_us.mean * flow.packets as f64;
+    let all = receives.first().map(|flow| (flow, "received")).into_iter();
+    let all = all.chain(sends.first().map(|flow| (flow, "sent")));
+    let Some((flow, verb)) = all.max_by(|(a, _), (b, _)| time(a).total_cmp(&time(b))) else {
         return format!(
             "{target}: no packet was taken or sent. One that reaches a TCP or UDP socket is traced when a call takes it."
         );
     };
-    let verb = match (receives.is_empty(), one_in) {
-        (true, 1) => "sent",
-        (false, 1) => "received",
-        (true, _) => "of those sent",
-        (false, _) => "of those received",
-    };
+    let verb = if one_in == 1 { verb.to_owned() } else { format!("of those {verb}") };
     let longest = flow.stages_us.iter().max_by(|a, b| a.mean.total_cmp(&b.mean));
     let longest = longest.filter(|stage| stage.mean > 0.0).map_or(String::new(), |stage| {
         let share = stage.mean / flow.total_us.mean * 100.0;
