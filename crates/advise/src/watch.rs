@@ -64,8 +64,7 @@ fn family(process: &Process) -> Vec<u32> {
 /// Watches the process, and those that it has started or starts, for this time.
 pub(crate) fn watch(pid: u32, time: Duration) -> Result<Seen, Error> {
     let process = Process::open(pid)?;
-    let program = process.program();
-    let program = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
+    let program = process.program_name();
     let family = family(&process);
     let mut waits = Waits::start(&family, Watched { children: true, each: true })?;
     let used = || family.iter().filter_map(|pid| process::cpu_ns(*pid)).sum::<u64>();

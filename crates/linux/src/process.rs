@@ -196,6 +196,15 @@ impl Process {
         exec_path::exec_path(&self.path(""))
     }
 
+    /// The name of its program, under which it was started: that of a symbolic link to its executable, else the
+    /// executable's.
+    pub fn program_name(&self) -> String {
+        let executable = self.program();
+        let is_it = |path: &PathBuf| fs::canonicalize(path).is_ok_and(|path| path == executable);
+        let path = self.exec_path().filter(is_it).unwrap_or(executable);
+        path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+    }
+
     /// The CPUs its main thread may run on; `None` once it has ended.
     pub fn allowed_cpus(&self) -> Option<CpuList> {
         let status = self.path("status");

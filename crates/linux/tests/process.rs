@@ -165,13 +165,29 @@ fn called_returns_the_path_a_program_was_started_by() {
     for _ in 0..100 {
         let mut child = Command::new(&link).arg("600").stdin(Stdio::null()).spawn().unwrap();
         let held = Process::open(child.id()).unwrap();
-        let (called, program) = (held.exec_path(), held.program());
+        let (called, program, name) = (held.exec_path(), held.program(), held.program_name());
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(called.as_deref(), Some(link.as_path()));
         assert_ne!(program, link);
+        assert_eq!(link.file_name(), Some(std::ffi::OsStr::new(&name)));
     }
     std::fs::remove_file(&link).unwrap();
+}
+
+#[test]
+fn a_script_has_the_name_of_its_interpreter() {
+    let script = std::env::temp_dir().join(format!("busypoll-script-{}", std::process::id()));
+    // Written by another process: this one's forks would hold it open for writing.
+    let write = format!("printf '#!/bin/sh\\nread line\\n' >{0}; chmod +x {0}", script.display());
+    assert!(Command::new("sh").args(["-c", &write]).status().unwrap().success());
+    let mut child = Command::new(&script).stdin(Stdio::piped()).spawn().unwrap();
+    let name = Process::open(child.id()).unwrap().program_name();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_file(&script).unwrap();
+    let shell = std::fs::canonicalize("/bin/sh").unwrap();
+    assert_eq!(shell.file_name(), Some(std::ffi::OsStr::new(&name)));
 }
 
 #[test]
