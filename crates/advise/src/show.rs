@@ -162,7 +162,8 @@ pub(crate) fn text(
         text += " setting          found   delay p50       p99   round p50       p99    CPU\n";
         for row in &advice.rows {
             let Some(it) = &row.prediction else { continue };
-            let doubt = if row.doubts.is_empty() { "" } else { "  ?" };
+            let known = row.doubts.is_empty() && advice.doubts.is_empty();
+            let doubt = if known { "" } else { "  ?" };
             text += &format!(
                 " {:<15} {:>5.0}%  {:>10}  {:>8}  {:>10}  {:>8}  {:>4.0}%{doubt}\n",
                 row.setting.name(),
