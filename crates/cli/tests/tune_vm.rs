@@ -6,7 +6,7 @@
 
 mod support;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use busypoll_lab::vm::CommandOutput;
 use busypoll_lab::{needs, needs_vm};
@@ -49,6 +49,9 @@ fn tune_changes_what_it_says_and_rolls_everything_back() {
         assert_eq!(status, "Nothing is applied here.\n", "{name}");
     }
 }
+
+/// An emulated machine on a full one is slow: irqbalance may look at its interrupts many times before it moves one.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 type Step = (&'static str, fn(&Vm));
 
@@ -156,7 +159,7 @@ fn irqbalance(vm: &Vm) {
     let look_again = || vm.output_of("kill -HUP $(pidof irqbalance); sleep 1");
     let moves = |what: &str| {
         vm.output_of("echo 0 > /proc/irq/$irq/smp_affinity_list");
-        support::wait_until(what, || {
+        support::wait_at_most(PATIENCE, what, || {
             look_again();
             cpus() != "0\n"
         });
@@ -309,7 +312,7 @@ fn unconfirmed(vm: &Vm) {
 
 /// It happens by itself, within seconds.
 fn as_before(vm: &Vm, before: &str) {
-    support::wait_until("rolled back by itself", || {
+    support::wait_at_most(PATIENCE, "rolled back by itself", || {
         vm.output_of(SNAPSHOT) == before
             && vm.output_of("busypoll tune status").starts_with("Nothing")
     });

@@ -113,8 +113,12 @@ impl Drop for Serving {
     }
 }
 
-pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+pub fn wait_until(what: &str, done: impl FnMut() -> bool) {
+    wait_at_most(Duration::from_secs(20), what, done);
+}
+
+pub fn wait_at_most(time: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + time;
     while !done() {
         assert!(Instant::now() < deadline, "still waiting: {what}");
         thread::sleep(Duration::from_millis(10));
