@@ -131,7 +131,7 @@ pub(crate) fn text(
     let ns = |ns: u64| time(ns as f64 / 1000.0);
     let mut waits: Vec<u64> = recording.rounds().map(|round| round.wait).collect();
     text += &format!(
-        "{}[{}], watched for {:.1} s: {} waits in {} by {} threads, {:.0}% of a CPU\n",
+        "{}[{}], watched for {:.1} s: {} waits in {}, threads: {}, {:.0}% of a CPU\n",
         seen.program,
         seen.pid,
         recording.time as f64 / 1e9,

@@ -30,8 +30,8 @@ pub(crate) fn text(out: &mut dyn Write, state: &State, figures: &Figures) -> io:
     let rate = |count: u64| Cell::Rate(Some(count as f64 / figures.seconds)).text();
     writeln!(
         out,
-        "{} {} CPUs: {} polled, {}% busy, {}% softirq; {} NET_RX/s; {} waits found their CPU polled, {} times \
-         polling slowed a run",
+        "{} {} CPUs: {} polled, {}% busy, {}% softirq; {} NET_RX/s; waits that found their CPU polled: {}; runs that polling \
+         slowed: {}",
         time(figures),
         machine.cpus,
         machine.spinning,
