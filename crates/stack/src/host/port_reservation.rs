@@ -271,11 +271,6 @@ impl PortReservation {
         Some((port, adopted, lock(&adopted.tried)))
     }
 
-    /// Whether it is an adopted port that was never tried to be steered.
-    pub(crate) fn is_untried(&self) -> bool {
-        self.unsteered().is_some_and(|(.., tried)| tried.is_none())
-    }
-
     /// Whether it is an adopted port that was not [steered](PortReservation::steer), nor tried to be so lately.
     pub(crate) fn is_to_be_steered(&self) -> bool {
         let is_old = |tried: Option<Instant>| tried.is_none_or(|at| time::now() >= at + TRY_AGAIN);

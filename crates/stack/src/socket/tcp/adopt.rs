@@ -172,9 +172,7 @@ impl TcpListener {
     /// As [`accept`](TcpListener::accept), and those of accept(2).
     #[doc(hidden)]
     pub fn accept_any(&self, dont_wait: bool) -> io::Result<Accepted> {
-        if self.0.reservation.as_ref().is_some_and(|reservation| reservation.is_untried()) {
-            self.0.take_port();
-        }
+        self.0.take_port();
         self.accept_from_both(dont_wait)
     }
 
@@ -186,8 +184,8 @@ impl TcpListener {
 }
 
 impl Inner {
-    /// Steers the port, unless other processes wait for it or this was tried lately.
-    pub(super) fn take_port(&self) {
+    /// Steers the port, unless other processes wait for it, which is looked at again once a second: they may have ended.
+    fn take_port(&self) {
         let Some(reservation) = &self.reservation else { return };
         if !reservation.is_to_be_steered() {
             return;

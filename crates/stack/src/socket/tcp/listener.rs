@@ -181,11 +181,7 @@ impl TcpListener {
         );
         match accepted? {
             Accepted::Kernel(kernel, _) => Ok(match inner.import(kernel) {
-                Ok(flow) => {
-                    // The other processes that waited for the port may have ended.
-                    inner.take_port();
-                    self.accepted(flow)
-                }
+                Ok(flow) => self.accepted(flow),
                 Err((kernel, why)) => Accepted::Kernel(kernel, why),
             }),
             ours => Ok(ours),
