@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,8 +26,13 @@ const PORT: u16 = 7000;
 
 /// `run --plane stack` on the server of the lab.
 fn run(lab: &Lab, words: &[&str]) -> Command {
+    run_with(lab, &[], words)
+}
+
+fn run_with(lab: &Lab, options: &[&str], words: &[&str]) -> Command {
     let mut command = lab.server.command(BUSYPOLL);
-    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--"]).args(words);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]).args(options);
+    command.arg("--").args(words);
     command
 }
 
@@ -199,15 +205,18 @@ for stream in streams:
 print('done', flush=True)
 ";
 
-/// The connections: too much data, closed with data, closed without, and a small request.
-fn left_and_taken_over(lab: &Lab, strict: bool) -> (Running, Vec<TcpStream>, PathBuf) {
-    let mut command = lab.server.command(BUSYPOLL);
+/// Much data, closed with data, closed without, and a small request.
+const SENT: [usize; 4] = [60_000, 5, 0, 5];
+
+/// The server with four connections before it first accepts, and what its command prints.
+fn late_server(mut command: Command) -> (Running, PathBuf) {
     let log = temp_dir("log").join("stderr");
-    command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]);
-    command.args(strict.then_some("--strict")).args(["--", "python3", "-c", LATE]);
-    let mut server = Running::start(command.stderr(fs::File::create(&log).unwrap()));
-    let mut streams: Vec<_> = (0..4).map(|_| connect(lab).unwrap()).collect();
-    for (stream, len) in streams.iter_mut().zip([40_000, 5, 0, 5]) {
+    (Running::start(command.stderr(fs::File::create(&log).unwrap())), log)
+}
+
+fn late_clients(lab: &Lab) -> Vec<TcpStream> {
+    let mut streams: Vec<_> = SENT.iter().map(|_| connect(lab).unwrap()).collect();
+    for (stream, len) in streams.iter_mut().zip(SENT) {
         stream.write_all(&vec![7; len]).unwrap();
     }
     streams[1..3].iter().for_each(|stream| stream.shutdown(Shutdown::Write).unwrap());
@@ -221,8 +230,74 @@ fn left_and_taken_over(lab: &Lab, strict: bool) -> (Running, Vec<TcpStream>, Pat
         };
         streams.iter().all(|stream| left(stream) == 0)
     });
+    streams
+}
+
+/// Sends `more` bytes on the first, and checks that each is answered with how many bytes it has sent.
+fn all_are_answered(streams: Vec<TcpStream>, mut more: usize) {
+    for (mut stream, len) in streams.into_iter().zip(SENT) {
+        let more = std::mem::take(&mut more);
+        stream.write_all(&vec![7; more]).unwrap();
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, (len + more).to_string());
+    }
+}
+
+/// With all that the peer has sent, and its end. `--strict`: otherwise the program ends.
+#[test]
+fn a_connection_is_taken_over_with_what_came_before_accept() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let (mut server, log) = late_server(run_with(&lab, &["--strict"], &["python3", "-c", LATE]));
+    let streams = late_clients(&lab);
     server.send_line("");
-    (server, streams, log)
+    server.wait_for("accepted");
+    // The kernel gets what was on its way.
+    thread::sleep(Duration::from_millis(100));
+    let before = packet_counts(&lab.server);
+    all_are_answered(streams, 1_000_000);
+    server.wait_for("done");
+    let after = packet_counts(&lab.server);
+    assert!(after.0 - before.0 >= 100, "{before:?} {after:?}");
+    assert_eq!(after.1, before.1, "received by the kernel");
+    assert_eq!(fs::read_to_string(log).unwrap(), "");
+}
+
+/// Makes the kernel refuse this process TCP_REPAIR, as some containers do.
+fn refuse_repair() -> io::Result<()> {
+    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let leave = libc::BPF_RET | libc::BPF_K;
+    // struct seccomp_data: the call's number at 0, its second argument at 24, its third at 32.
+    let mut program = [
+        op(load, 0, 0, 0),
+        op(equal, 0, 5, libc::SYS_setsockopt as u32),
+        op(load, 0, 0, 24),
+        op(equal, 0, 3, libc::IPPROTO_TCP as u32),
+        op(load, 0, 0, 32),
+        op(equal, 0, 1, libc::TCP_REPAIR as u32),
+        op(leave, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        op(leave, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: both calls take numbers, and the second a filter that outlives it.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter, 0, 0) == 0
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn without_repair(lab: &Lab, options: &[&str]) -> Command {
+    let mut command = run_with(lab, options, &["python3", "-c", LATE]);
+    // SAFETY: makes system calls only.
+    unsafe { command.pre_exec(refuse_repair) };
+    command
 }
 
 #[test]
@@ -231,20 +306,18 @@ fn a_connection_that_stays_the_kernels_at_accept_is_said() {
     needs!(program "python3");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let (mut server, streams, log) = left_and_taken_over(&lab, false);
+    let (mut server, log) = late_server(without_repair(&lab, &[]));
+    let streams = late_clients(&lab);
+    server.send_line("");
     server.wait_for("accepted");
-    for (mut stream, len) in streams.into_iter().zip([40_000, 5, 0, 5]) {
-        let _ = stream.shutdown(Shutdown::Write);
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert_eq!(answer, len.to_string());
-    }
+    all_are_answered(streams, 0);
     server.wait_for("done");
     let said = fs::read_to_string(log).unwrap();
-    let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines.len(), 2, "{said}");
-    assert!(lines[0].contains("more than 16 KiB before it is accepted; it stays"), "{said}");
-    assert!(lines[1].contains("has closed it before it is accepted; it stays"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        said.contains("an accepted connection: the kernel refuses TCP_REPAIR; it stays"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -253,11 +326,13 @@ fn a_connection_that_stays_the_kernels_ends_a_strict_program() {
     needs!(program "python3");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let (mut server, _streams, log) = left_and_taken_over(&lab, true);
+    let (mut server, log) = late_server(without_repair(&lab, &["--strict"]));
+    let _streams = late_clients(&lab);
+    server.send_line("");
     let status = server.child.wait().unwrap();
     let said = fs::read_to_string(log).unwrap();
     assert_eq!(status.code(), Some(2), "{said}");
-    assert!(said.contains("16 KiB before it is accepted; the program ends, as --strict"), "{said}");
+    assert!(said.contains("refuses TCP_REPAIR; the program ends, as --strict"), "{said}");
 }
 
 /// As on the kernel, whose accepted connections have the listener's SO_REUSEADDR and SO_REUSEPORT.

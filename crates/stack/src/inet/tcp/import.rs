@@ -31,6 +31,10 @@ pub(crate) struct KernelConnection {
     /// The data received, none of it read, and the number of its first byte.
     pub(crate) first: u32,
     pub(crate) received: Vec<u8>,
+    /// Whether the peer's FIN has come after it.
+    pub(crate) fin: bool,
+    /// The right edge of the window that the peer may use.
+    pub(crate) edge: u32,
     /// The peer's window, and the largest segment the peer takes.
     pub(crate) snd_wnd: u32,
     pub(crate) mss: u16,
@@ -47,8 +51,11 @@ pub(crate) struct KernelConnection {
 pub(crate) struct Remainder {
     core: Arc<Core>,
     inet: Arc<Inet>,
-    /// The number of the next byte from the peer, as far as is known here.
+    /// The number of the first byte that the kernel has received, and of the next one.
+    first: Seq,
     next: Seq,
+    /// The peer's FIN was passed on.
+    ended: bool,
     ack: Seq,
     window: u16,
 }
@@ -69,8 +76,8 @@ impl Listening {
     /// `steer` has its packets come to it.
     ///
     /// # Errors
-    /// EEXIST: there is one with these ends. EHOSTUNREACH: no way to the peer over an interface. Those of `steer`. Then
-    /// the connection stays the kernel's.
+    /// EEXIST: there is one with these ends. EHOSTUNREACH: no way to the peer over an interface. ENOBUFS: no memory for
+    /// what has come. Those of `steer`. Then the connection stays the kernel's.
     pub(crate) fn import(
         &self,
         of: &KernelConnection,
@@ -117,13 +124,16 @@ impl Listening {
         let mut remainder = Remainder {
             core: core.clone(),
             inet: inet.clone(),
+            first: ack.seq,
             next: ack.seq,
+            ended: false,
             ack: ack.ack,
             window: ack.window,
         };
         core.segment(inet, &ack, &arrival(), pass);
-        remainder.received(&of.received, false, pass);
-        match steer() {
+        core.lock().connection.receiver.honour(Seq(of.edge));
+        let received = remainder.received(&of.received, of.fin, pass);
+        match received.and_then(|()| steer()) {
             Ok(port_ref) => {
                 let before = core.lock().port_ref.replace(port_ref);
                 drop(before);
@@ -140,30 +150,37 @@ impl Listening {
 }
 
 impl Remainder {
-    /// The number of the next byte from the peer.
-    pub(crate) fn next(&self) -> u32 {
-        self.next.0
-    }
-
-    /// The kernel has acknowledged more data, and the peer's FIN if `fin`.
-    pub(crate) fn received(&mut self, data: &[u8], fin: bool, pass: &mut Pass<'_>) {
+    /// The kernel has acknowledged `data` since the connection began, and the peer's FIN after it if `fin`. Passes on
+    /// what is new.
+    ///
+    /// # Errors
+    /// ENOBUFS: there is no memory for it, and the peer will not send it again.
+    pub(crate) fn received(
+        &mut self,
+        data: &[u8],
+        fin: bool,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<()> {
         /// No segment is longer.
         const MOST: usize = 1 << 14;
-        let mut rest = data;
-        while !rest.is_empty() || fin && rest.len() == data.len() {
+        let mut rest = data.get((self.next - self.first) as usize..).unwrap_or_default();
+        // The kernel's window may be larger than ours.
+        self.core.lock().connection.receiver.honour(self.next + rest.len() as u32 + 1u32);
+        while !self.ended && (fin || !rest.is_empty()) {
             let (payload, after) = rest.split_at(rest.len().min(MOST));
-            let ends = fin && after.is_empty();
-            let flags = if ends { Flags::ACK | Flags::FIN } else { Flags::ACK };
+            self.ended = fin && after.is_empty();
+            let flags = if self.ended { Flags::ACK | Flags::FIN } else { Flags::ACK };
             self.segment(Segment { flags, payload, ..Segment::default() }, pass);
-            self.next = self.next + payload.len() as u32 + u32::from(ends);
-            if ends {
-                return;
-            }
+            self.next = self.next + payload.len() as u32 + u32::from(self.ended);
             rest = after;
+            if self.core.lock().connection.receiver.next().before(self.next) {
+                return Err(errno(libc::ENOBUFS));
+            }
         }
+        Ok(())
     }
 
-    /// The peer has reset the connection.
+    /// The peer has reset the connection, or data of it is lost.
     pub(crate) fn reset(&mut self, pass: &mut Pass<'_>) {
         self.next = self.core.lock().connection.receiver.next();
         self.segment(Segment { flags: Flags::RST | Flags::ACK, ..Segment::default() }, pass);

@@ -15,7 +15,6 @@ use crate::{
     inet::tcp::{Flow, KernelConnection, PortRef, Remainder, connection::State},
     ledger::{ESTABLISHED, LedgerSlot, SocketState},
     napi::Pass,
-    socket::options::errno,
     sys::{get_bytes, get_option, set_option},
     wire::Protocol,
 };
@@ -29,12 +28,7 @@ use std::{
 /// The time until no packet is on its way to the kernel's socket.
 const DRAIN_TIME: Duration = Duration::from_millis(20);
 
-/// A connection with more unread data stays with the kernel: its request is being sent.
-const MOST_UNREAD: usize = 16 * 1024;
-
 /// Why a connection that comes over our queues stays with the kernel.
-const MUCH_UNREAD: &str = "its peer has sent more than 16 KiB before it is accepted";
-const CLOSED: &str = "its peer has closed it before it is accepted";
 const NOT_ALLOWED: &str = "the kernel refuses TCP_REPAIR";
 const TOO_MANY: &str = "too many others are being taken over";
 const SENT_ON: &str = "something was sent on it before it is accepted";
@@ -130,43 +124,59 @@ impl Inner {
 /// # Errors
 /// It stays with the kernel, and why.
 fn read(kernel: &KernelStream) -> Result<KernelConnection, Option<&'static str>> {
-    let info = Info::of(kernel.as_raw_fd()).map_err(|_| Some(NO_STATE))?;
-    if !info.is(State::Established) {
-        // Without data there is nothing left to receive.
-        let has_data = unread(kernel.as_raw_fd()).is_ok_and(|len| len > 0);
-        return Err((has_data && !info.is(State::Closed)).then_some(CLOSED));
+    let fd = kernel.as_raw_fd();
+    set_option(kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)
+        .map_err(|_| Some(NO_STATE))?;
+    // More may come between the calls.
+    for _ in 0..1000 {
+        let info = Info::of(fd).map_err(|_| Some(NO_STATE))?;
+        let fin = info.is(State::CloseWait);
+        if !fin && !info.is(State::Established) {
+            // The peer has reset it.
+            return Err(None);
+        }
+        if info.unacknowledged() != 0 {
+            return Err(Some(SENT_ON));
+        }
+        let len = unread(fd).map_err(|_| Some(NO_STATE))?;
+        let next = get_option(kernel, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)
+            .map_err(|_| Some(NO_STATE))?
+            .cast_unsigned();
+        let is_same = unread(fd).is_ok_and(|now| now == len)
+            && Info::of(fd).is_ok_and(|now| now.is(State::CloseWait) == fin);
+        if is_same {
+            let first = next.wrapping_sub(len as u32 + u32::from(fin));
+            return state(kernel, &info, first, fin).map_err(|_| Some(NO_STATE));
+        }
     }
-    if info.unacknowledged() != 0 {
-        return Err(Some(SENT_ON));
-    }
-    let (rcv_nxt, received) = received(kernel.as_raw_fd(), MOST_UNREAD).map_err(|error| {
-        Some(if error.raw_os_error() == Some(libc::EBUSY) { MUCH_UNREAD } else { NO_STATE })
-    })?;
-    state(kernel, &info, rcv_nxt, received).map_err(|_| Some(NO_STATE))
+    Err(Some(NO_STATE))
 }
 
-/// The state of an open connection, with what was received.
+/// The state of a connection, with what was received from number `first` on, and the peer's FIN if `fin`.
 fn state(
     kernel: &KernelStream,
     info: &Info,
-    rcv_nxt: u32,
-    received: Vec<u8>,
+    first: u32,
+    fin: bool,
 ) -> io::Result<KernelConnection> {
     let get = |name| get_option(kernel, libc::IPPROTO_TCP, name).map(i32::cast_unsigned);
+    let received = received(kernel.as_raw_fd())?;
     set_option(kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, SEND_QUEUE)?;
     let snd_nxt = get(libc::TCP_QUEUE_SEQ)?;
-    // `struct tcp_repair_window`.
+    // `struct tcp_repair_window`: snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup.
     let mut window = [0; 20];
     get_bytes(kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &mut window)?;
-    let snd_wnd = u32::from_ne_bytes([window[4], window[5], window[6], window[7]]);
+    let field = |at: usize| u32::from_ne_bytes(window.as_chunks().0[at]);
     let has = |option| info.options() & option != 0;
     Ok(KernelConnection {
         local: kernel.local_addr()?,
         remote: kernel.peer_addr()?,
         snd_nxt,
-        first: rcv_nxt.wrapping_sub(received.len() as u32),
+        first,
         received,
-        snd_wnd,
+        fin,
+        edge: field(4).wrapping_add(field(3)),
+        snd_wnd: field(1),
         mss: u16::try_from(get(libc::TCP_MAXSEG)?).unwrap_or(u16::MAX),
         scale: has(WINDOW_SCALE).then(|| info.scale()),
         sack: has(SACK),
@@ -178,47 +188,30 @@ fn state(
 /// Passes on what the kernel has acknowledged in addition.
 fn pass_on(fd: RawFd, remainder: &mut Remainder, pass: &mut Pass<'_>) {
     let Ok(info) = Info::of(fd) else { return };
-    if info.is(State::Closed) {
-        return remainder.reset(pass);
-    }
-    let Ok((rcv_nxt, received)) = received(fd, usize::MAX) else { return };
+    // If the peer has ended it, all data has come.
     let fin = !info.is(State::Established);
-    let more = rcv_nxt.wrapping_sub(remainder.next()) as usize;
-    // The FIN may have come after `info` was read; then the number that it takes has no data.
-    let data = more.saturating_sub(fin.into()).min(received.len());
-    if more > 0 {
-        remainder.received(&received[received.len() - data..], fin, pass);
+    let is_lost = match received(fd) {
+        _ if info.is(State::Closed) => true,
+        Ok(data) => remainder.received(&data, fin, pass).is_err(),
+        Err(_) => false,
+    };
+    if is_lost {
+        remainder.reset(pass);
     }
 }
 
-/// The number of the next byte that the kernel expects, and the data before it, of which none was read.
-///
-/// # Errors
-/// EBUSY: more than `most` bytes, or data comes without a pause.
-fn received(fd: RawFd, most: usize) -> io::Result<(u32, Vec<u8>)> {
-    /// How often data may come meanwhile.
-    const TRIES: u32 = 10;
-    let socket = &fd;
-    set_option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)?;
-    for _ in 0..TRIES {
-        let len = unread(fd)?;
-        if len > most {
-            break;
-        }
-        let mut data = vec![0; len];
-        // SAFETY: writable bytes of that length.
-        let read = unsafe {
-            libc::recv(fd, data.as_mut_ptr().cast(), len, libc::MSG_PEEK | libc::MSG_DONTWAIT)
-        };
-        if len > 0 && read != len as isize {
-            return Err(io::Error::last_os_error());
-        }
-        let rcv_nxt = get_option(socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)?.cast_unsigned();
-        if unread(fd)? == len {
-            return Ok((rcv_nxt, data));
-        }
+/// What the kernel has received, of which nothing was read.
+fn received(fd: RawFd) -> io::Result<Vec<u8>> {
+    set_option(&fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)?;
+    let mut data = vec![0; unread(fd)?];
+    // SAFETY: writable bytes of that length.
+    let read = unsafe {
+        libc::recv(fd, data.as_mut_ptr().cast(), data.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT)
+    };
+    match data.is_empty() || read == data.len() as isize {
+        true => Ok(data),
+        false => Err(io::Error::last_os_error()),
     }
-    Err(errno(libc::EBUSY))
 }
 
 /// SIOCINQ.

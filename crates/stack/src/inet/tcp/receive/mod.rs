@@ -401,6 +401,13 @@ impl Receiver {
         (self.next, self.window.edge())
     }
 
+    /// The peer may send up to `edge`: the kernel has announced that, before the connection was taken over from it.
+    pub(super) fn honour(&mut self, edge: Seq) {
+        if edge.after(self.next) {
+            self.window.announced(self.next, edge - self.next);
+        }
+    }
+
     /// What can be read.
     pub(super) fn unread(&self) -> Pieces<'_> {
         self.store.pieces(self.store.start(), self.available())
