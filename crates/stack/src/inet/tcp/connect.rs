@@ -11,8 +11,7 @@ use super::{
     tuple::Tuple,
 };
 use crate::{
-    inet::{Count, EPHEMERAL, Inet, PathOptions, SendError, dual::unmapped},
-    napi::Pass,
+    inet::{Count, EPHEMERAL, Inet, Pass, PathOptions, SendError, dual::unmapped},
     sync::{Ordering, lock},
     time::Instant,
 };

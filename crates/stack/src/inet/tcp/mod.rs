@@ -68,6 +68,7 @@ pub use application::Flow;
 pub use bound::TcpBound;
 pub use connect::ConnectOptions;
 pub use endpoint::{PortHolder, PortRef, Ready, TcpEndpoint};
+pub use flow::DeferredFlow;
 pub(crate) use hand_over::RepairState;
 pub(crate) use handshake::timeouts_for;
 pub(crate) use import::{KernelConnection, Remainder};

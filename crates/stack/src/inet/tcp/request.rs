@@ -16,9 +16,8 @@ use super::{
     wheel::Handle,
 };
 use crate::{
-    inet::{Count, Inet, Path, input::Arrival},
+    inet::{Count, Inet, Pass, Path, input::Arrival},
     memory_pressure::{self, Level},
-    napi::Pass,
     sync::{Mutex, lock},
 };
 use std::sync::Arc;

@@ -11,8 +11,10 @@ use crate::{
     host::{
         CompanionEndpoint, CompanionListener, CompanionService, KernelBinding, PortReservation,
     },
-    inet::tcp::{Ready, TcpEndpoint},
-    napi::Pass,
+    inet::{
+        Pass,
+        tcp::{Ready, TcpEndpoint},
+    },
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sync::lock,
     sys, time,

@@ -12,10 +12,10 @@ use crate::{
     Host,
     host::PortReservation,
     inet::{
-        self,
+        self, Context, Pass,
         tcp::{Flow, Ready, TcpBound, connection::State},
     },
-    napi::{self, Context, KernelFds, NapiId, Pass, PolledBy, Waiter},
+    napi::{self, KernelFds, NapiId, PolledBy, Waiter},
     signal,
     socket::{
         UNSPECIFIED,
