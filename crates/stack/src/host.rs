@@ -239,15 +239,20 @@ impl Builder {
             let interface = inet.add_interface(info.clone(), tx, addressing);
             for (queue, (receive, interrupt)) in (0..).zip(rx) {
                 let hangs_up = interrupt.hang_up().is_some().then(|| interrupt.clone());
-                let upper =
-                    Arc::new(Input { inet: inet.clone(), interface: interface.clone(), queue });
                 let counters = match &ledger {
                     Some(ledger) => ledger.context_counters(contexts.len()),
                     None => PlacedCounters::default(),
                 };
-                let name = info.name.clone();
-                let serving = CONTEXTS
-                    .start_counted(name, queue, receive, interrupt, upper, watchdog, counters)?;
+                let input = Input { inet: inet.clone(), interface: interface.clone(), queue };
+                let serving = CONTEXTS.start(napi::Parts {
+                    device: info.name.clone(),
+                    queue,
+                    rx: receive,
+                    interrupt,
+                    upper: Arc::new(input),
+                    watchdog,
+                    counters,
+                })?;
                 interface.set_napi(queue, serving.context().id());
                 if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
                     let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];

@@ -2,8 +2,8 @@
 
 use busypoll_stack::{
     napi::{
-        BUSY_POLL_BUDGET, BusyPoll, Contexts, KernelFds, Pass, PolledBy, Poller, Serving, Upper,
-        WATCHDOG, Waiter, Wake,
+        BUSY_POLL_BUDGET, BusyPoll, Contexts, KernelFds, Parts, Pass, PlacedCounters, PolledBy,
+        Poller, Serving, Upper, WATCHDOG, Waiter, Wake,
     },
     nic::{Coalesce, Frame, Nic, TxQueue, cable},
     time::{Instant, now},
@@ -126,8 +126,17 @@ fn bench(watchdog: Duration) -> Bench {
     let queue = near.open(0).unwrap();
     let inbox = Arc::new(Inbox::default());
     let name = near.info().name.clone();
-    let serving =
-        CONTEXTS.start(name, 0, queue.rx, queue.interrupt, inbox.clone(), watchdog).unwrap();
+    let serving = CONTEXTS
+        .start(Parts {
+            device: name,
+            queue: 0,
+            rx: queue.rx,
+            interrupt: queue.interrupt,
+            upper: inbox.clone(),
+            watchdog,
+            counters: PlacedCounters::default(),
+        })
+        .unwrap();
     Bench { serving, inbox, peer: Peer { tx: far.open(0).unwrap().tx, sent: 0 } }
 }
 

@@ -46,6 +46,24 @@ pub enum BusyPoll {
     Gone,
 }
 
+/// What a context is made of.
+pub struct Parts<U: Upper> {
+    /// The name of the device.
+    pub device: String,
+    /// The number of the queue on that device.
+    pub queue: u32,
+    /// The queue.
+    pub rx: Box<dyn RxQueue>,
+    /// Its interrupt.
+    pub interrupt: Arc<dyn Interrupt>,
+    /// The floor above.
+    pub upper: Arc<U>,
+    /// The watchdog's period for this queue.
+    pub watchdog: Duration,
+    /// Where it counts.
+    pub counters: PlacedCounters,
+}
+
 /// One receive queue.
 pub struct Context<U: Upper> {
     id: NapiId,
@@ -90,36 +108,23 @@ impl Drop for Owned<'_> {
 }
 
 impl<U: Upper> Context<U> {
-    pub(super) fn new(
-        id: NapiId,
-        device: String,
-        queue: u32,
-        rx: Box<dyn RxQueue>,
-        interrupt: Arc<dyn Interrupt>,
-        upper: Arc<U>,
-        watchdog: Duration,
-    ) -> io::Result<Context<U>> {
+    pub(super) fn new(id: NapiId, parts: Parts<U>) -> io::Result<Context<U>> {
         Ok(Context {
             id,
-            device,
-            queue,
+            device: parts.device,
+            queue: parts.queue,
             word: Word::new(),
-            rx: UnsafeCell::new(rx),
-            upper,
-            counters: PlacedCounters::default(),
+            rx: UnsafeCell::new(parts.rx),
+            upper: parts.upper,
+            counters: parts.counters,
             handoff: Handoff::new(),
-            line: Line::new(interrupt)?,
-            watchdog,
+            line: Line::new(parts.interrupt)?,
+            watchdog: parts.watchdog,
             last_poll: AtomicU64::new(0),
             backoff: AtomicU8::new(0),
             last_leader_pass: AtomicU64::new(0),
             followers: AtomicU32::new(0),
         })
-    }
-
-    /// Counts in `counters` from now on: before the context is in service.
-    pub(super) fn count_in(&mut self, counters: PlacedCounters) {
-        self.counters = counters;
     }
 
     /// Its id.

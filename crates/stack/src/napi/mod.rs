@@ -5,7 +5,6 @@
 //! Knows NICs below it and nothing of protocols: frames go up to the [`Upper`] it is given.
 
 use crate::{
-    nic::{Interrupt, RxQueue},
     sync::{Arc, Mutex, MutexGuard, lock},
     sys,
     thread::{Thread, serve},
@@ -31,9 +30,9 @@ mod watchdog;
 mod word;
 
 pub use asleep::sleep_for;
-pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT};
-pub use counters::{Counter, Stats};
-pub(crate) use counters::{Counters, PlacedCounters};
+pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT, Parts};
+pub(crate) use counters::Counters;
+pub use counters::{Counter, PlacedCounters, Stats};
 pub use id::{MIN_NAPI_ID, NapiId};
 pub use pass::{DirectBuffer, Pass, PolledBy, Poller, Upper};
 pub(crate) use wait::WakeOnEvent;
@@ -126,46 +125,14 @@ impl<U: Upper> Contexts<U> {
     ///
     /// # Errors
     /// No descriptor or thread left, or 1,024 contexts exist already.
-    pub fn start(
-        &'static self,
-        device: String,
-        queue: u32,
-        rx: Box<dyn RxQueue>,
-        interrupt: Arc<dyn Interrupt>,
-        upper: Arc<U>,
-        watchdog: Duration,
-    ) -> io::Result<Serving<U>> {
-        let counters = PlacedCounters::default();
-        self.start_counted(device, queue, rx, interrupt, upper, watchdog, counters)
-    }
-
-    /// As [`start`](Contexts::start), counting in `counters`.
-    pub(crate) fn start_counted(
-        &'static self,
-        device: String,
-        queue: u32,
-        rx: Box<dyn RxQueue>,
-        interrupt: Arc<dyn Interrupt>,
-        upper: Arc<U>,
-        watchdog: Duration,
-        counters: PlacedCounters,
-    ) -> io::Result<Serving<U>> {
+    pub fn start(&'static self, parts: Parts<U>) -> io::Result<Serving<U>> {
         let watchdog_thread = self.watchdog_thread()?;
         let mut failed = None;
-        let mut parts = Some((device, queue, rx, interrupt, upper, counters));
         let context = self.table.insert_with(|id| {
-            let id = NapiId::new(id)?;
-            let (device, queue, rx, interrupt, upper, counters) = parts.take()?;
-            match Context::new(id, device, queue, rx, interrupt, upper, watchdog) {
-                Ok(mut context) => {
-                    context.count_in(counters);
-                    Some(Arc::new(context))
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    None
-                }
-            }
+            Context::new(NapiId::new(id)?, parts)
+                .map(Arc::new)
+                .map_err(|error| failed = Some(error))
+                .ok()
         });
         let Some(context) = context else {
             return Err(failed.unwrap_or_else(|| {

@@ -23,6 +23,7 @@ mod watchdog;
 pub(crate) mod word;
 
 pub(crate) use context::Context;
+use context::Parts;
 use id::{MIN_NAPI_ID, NapiId};
 use pass::PolledBy;
 pub(crate) use pass::{Pass, Poller, Upper};
@@ -41,16 +42,16 @@ pub(crate) fn context<U: Upper>(ring: &Arc<Ring>, upper: U) -> Arc<Context<U>> {
     let rx = Box::new(RingReceiver::new(ring.clone()));
     let interrupt: std::sync::Arc<dyn crate::nic::Interrupt> =
         std::sync::Arc::new(crate::nic::RingInterrupt(ring.clone()));
-    let context = Context::new(
-        NapiId::new(MIN_NAPI_ID).unwrap(),
-        String::new(),
-        0,
+    let parts = Parts {
+        device: String::new(),
+        queue: 0,
         rx,
-        Arc::from_std(interrupt),
-        Arc::new(upper),
-        std::time::Duration::from_micros(200),
-    )
-    .unwrap();
+        interrupt: Arc::from_std(interrupt),
+        upper: Arc::new(upper),
+        watchdog: std::time::Duration::from_micros(200),
+        counters: counters::PlacedCounters::default(),
+    };
+    let context = Context::new(NapiId::new(MIN_NAPI_ID).unwrap(), parts).unwrap();
     context.enable();
     Arc::new(context)
 }

@@ -67,6 +67,7 @@ mod wheel;
 pub use application::Flow;
 pub use bound::TcpBound;
 pub use connect::ConnectOptions;
+pub(crate) use connect::LocalPort;
 pub use endpoint::{PortHolder, PortRef, Ready, TcpEndpoint};
 pub use flow::DeferredFlow;
 pub(crate) use hand_over::RepairState;

@@ -541,7 +541,8 @@ impl Inner {
             let local = reservation.local().unwrap_or(unspecified);
             let reservation: inet::tcp::PortRef = Arc::new(reservation);
             let own = Some(reservation.clone());
-            match inet.tcp_connect_kernel_port(local, remote, options, own, endpoint(), pass) {
+            let from = (local, inet::tcp::LocalPort::FromKernel);
+            match inet.tcp_connect_from(from, remote, options, own, endpoint(), pass) {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EADDRNOTAVAIL)
                         && kept.len() < PORTS_TRIED =>
