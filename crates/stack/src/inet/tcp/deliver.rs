@@ -173,23 +173,7 @@ impl Inet {
         }
         let options = PathOptions::default();
         if let Ok(route) = self.tcp_reply_route(tuple, arrival, options, pass.now) {
-            self.tcp_answer(&route, tuple, refusal(segment), pass);
+            self.tcp_answer(&route, tuple, segment.refusal(), pass);
         }
-    }
-}
-
-//= RFC 9293 3.10.7.1
-//# If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK> If the ACK bit is
-//# on, <SEQ=SEG.ACK><CTL=RST>
-/// The RST that answers a segment of no connection.
-pub(super) fn refusal(segment: &Segment<'_>) -> Segment<'static> {
-    if segment.flags.has(Flags::ACK) {
-        return Segment { seq: segment.ack, flags: Flags::RST, ..Segment::default() };
-    }
-    Segment {
-        seq: Seq(0),
-        ack: segment.end(),
-        flags: Flags::RST | Flags::ACK,
-        ..Segment::default()
     }
 }

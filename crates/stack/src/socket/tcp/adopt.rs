@@ -186,7 +186,7 @@ impl TcpListener {
 }
 
 impl Inner {
-    /// Steers the port, unless other processes wait for it, which is looked at again once a second: they may have ended.
+    /// Steers the port, unless other processes wait for it, which is checked again once a second: they may have ended.
     fn take_port(&self) {
         let Some(reservation) = &self.reservation else { return };
         if !reservation.is_to_be_steered() {

@@ -9,7 +9,7 @@ use std::io::IoSliceMut;
 /// The buffers of a receive call. One pass may fill them with several segments.
 pub(super) struct ReceiveBuffers<'a, 'b> {
     pub(super) into: &'a mut [IoSliceMut<'b>],
-    /// Their size in bytes, and how many are filled.
+    /// The size of all buffers in bytes, and how many bytes are filled.
     room: usize,
     filled: usize,
 }
