@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use busypoll_linux::bpf::waits::WaitCall;
 
-/// The length of a request and of an answer: the nanoseconds to compute.
+/// The bytes of a request and of its answer. A request holds the nanoseconds that the server computes for.
 pub(crate) const MESSAGE: usize = 8;
 
 /// How a server waits, and where: `udp,epoll,7000`.
@@ -18,7 +18,7 @@ pub(crate) const MESSAGE: usize = 8;
 pub struct Shape {
     /// UDP, else TCP.
     pub udp: bool,
-    /// How it waits.
+    /// The call it waits in.
     pub call: WaitCall,
     /// Its port.
     pub port: u16,
@@ -99,7 +99,7 @@ impl Waiting {
 /// Serves until the process is killed.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system call.
 pub fn serve(shape: Shape) -> io::Result<()> {
     let at = (Ipv4Addr::UNSPECIFIED, shape.port);
     let mut message = [0; MESSAGE];

@@ -16,7 +16,7 @@ use crate::model::Costs;
 use crate::recording::{Recording, Round, quantile};
 use crate::turns::{self, Count, Turn, Turns};
 
-/// So many undisturbed turns of each server suffice, and this is the longest that they are waited for.
+/// How many undisturbed turns of each server suffice, and the longest time to wait for them.
 const ENOUGH: usize = 20;
 const LONGEST: Duration = Duration::from_secs(8);
 
@@ -26,9 +26,9 @@ const BLOCK: usize = 4;
 /// First exchanges with a server, before its first turn: routes and neighbours are found.
 const WARM_UP: usize = 50;
 
-/// Longer pauses change nothing any more: every CPU is in its deepest sleep.
+/// The longest pause between turns. A longer one changes nothing: every CPU is in its deepest sleep by then.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
-/// Shorter ones are the peer's own time.
+/// The shortest pause. A shorter wait is the peer's own computing time.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 
 /// How long the measured servers poll: longer than any pause.
@@ -119,7 +119,7 @@ fn half_of(turns: &Turns<Recording>, of: impl Fn(&Round) -> u64) -> u64 {
 /// A server of a lab; killed at the end.
 struct Server {
     child: Child,
-    /// Once it serves.
+    /// The client's end; `None` until the server answers.
     peer: Option<Peer>,
 }
 

@@ -73,7 +73,7 @@ fn percent(text: &str) -> Result<f64, String> {
 /// Watches, measures, and prints the advice on `out`.
 ///
 /// # Errors
-/// One line: no such process, no right to watch it, no lab.
+/// A message of one line: no such process, no right to watch it, no lab.
 pub fn run_advise(args: &AdviseArgs, out: &mut impl Write) -> Result<(), Error> {
     if let Some(shape) = args.answer {
         return serve(shape).map_err(|error| Error::Io("answering", error));
@@ -112,7 +112,7 @@ pub fn run_advise(args: &AdviseArgs, out: &mut impl Write) -> Result<(), Error> 
 /// What doctor says cannot be polled, if that is all that the program has.
 fn impossible(seen: &Seen) -> Vec<String> {
     if seen.ended {
-        return vec!["it ended before it had been watched to the end".to_owned()];
+        return vec!["it ended while it was watched".to_owned()];
     }
     let scope = Scope { pids: vec![seen.pid], ..Scope::default() };
     let Ok(report) = diagnose(&scope) else { return Vec::new() };

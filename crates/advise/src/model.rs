@@ -104,7 +104,7 @@ fn outcome(round: &Round, costs: &Costs, setting: Setting) -> Option<Outcome> {
     let own = delay - costs.wake_up_ns;
     let shorter =
         (unwatched - (costs.asleep_ns - polled) - own.max(-costs.wake_up_ns)).max(now / 10.0);
-    // It keeps the CPU for all of the wait.
+    // The program keeps the CPU for the whole wait.
     let idle = (round.work - round.work_cpu) as f64;
     Some(Outcome {
         found: true,

@@ -130,7 +130,7 @@ impl<R> Turns<R> {
         self.0.iter().filter(move |turn| turn.undisturbed || !any)
     }
 
-    /// Their round trips.
+    /// The round trips of all turns.
     pub(crate) fn times(&self) -> Vec<u64> {
         self.good().flat_map(|turn| turn.times.iter().copied()).collect()
     }

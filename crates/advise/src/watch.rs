@@ -36,7 +36,7 @@ pub(crate) struct Seen {
 /// The CPUs it could use.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cpus {
-    /// Those it may run on, by affinity and cpuset.
+    /// The CPUs it may run on, by affinity and cpuset.
     pub(crate) allowed: usize,
     /// Its control group's quota, in CPUs.
     pub(crate) quota: Option<f64>,

@@ -181,7 +181,7 @@ pub fn between_machines() -> Vec<Arm> {
 /// Selects arms by a comma-separated list of names and globs (`*`, `?`), in table order, each once.
 ///
 /// # Errors
-/// One line with the nearest known name when a pattern matches nothing.
+/// A message of one line with the nearest known name when a pattern matches nothing.
 pub fn select(patterns: &str, from: &[Arm]) -> Result<Vec<Arm>, String> {
     let mut wanted = vec![false; from.len()];
     for pattern in patterns.split(',').map(str::trim).filter(|p| !p.is_empty()) {

@@ -123,7 +123,7 @@ pub struct ServeArgs {
 /// Serves benches until stopped.
 ///
 /// # Errors
-/// One line for a mistake in the options.
+/// A message of one line for a mistake in the options.
 pub fn run_serve(args: &ServeArgs, out: &mut impl Write) -> Result<(), Error> {
     let cpu = match args.cpu {
         Some(cpu) => cpu,
@@ -149,7 +149,7 @@ pub fn run_serve(args: &ServeArgs, out: &mut impl Write) -> Result<(), Error> {
 /// Runs the benchmark, writes the files and prints the report to `out`.
 ///
 /// # Errors
-/// One line for a mistake in the options, or when nothing could be measured.
+/// A message of one line for a mistake in the options, or when nothing could be measured.
 pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
     if args.list {
         write!(out, "{}--workload stream, crr and loss:\n{}", arm::list(), throughput::list())?;

@@ -17,7 +17,7 @@ impl Cpus {
     /// The pair that the user named, or the best available.
     ///
     /// # Errors
-    /// One line if a named CPU cannot be used.
+    /// A message of one line if a named CPU cannot be used.
     pub fn choose(named: Option<(u32, u32)>) -> Result<Self, String> {
         let allowed = topology::allowed().map_err(|e| e.to_string())?;
         if let Some((client, server)) = named {

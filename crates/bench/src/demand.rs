@@ -39,7 +39,7 @@ impl Usage {
 /// The idle control: the machine's CPU use while the benchmark does nothing for `time`.
 ///
 /// # Errors
-/// One line if `/proc/stat` cannot be read.
+/// A message of one line if `/proc/stat` cannot be read.
 pub fn idle(time: Duration) -> Result<Usage, String> {
     let before = CpuTimes::now().map_err(|e| e.to_string())?;
     let start = Instant::now();

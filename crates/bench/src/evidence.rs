@@ -38,7 +38,7 @@ impl Watch<'_> {
     /// Reads the counters, the CPU times last, directly before the load; [`Watch::after`] reads them first.
     ///
     /// # Errors
-    /// One line if `/proc` cannot be read.
+    /// A message of one line if `/proc` cannot be read.
     pub fn before(&self) -> Result<Snapshot, String> {
         let mut snapshot = self.counters()?;
         snapshot.cpu = CpuTimes::now().map_err(text)?;

@@ -26,7 +26,7 @@ pub struct SigintBlocked(());
 /// end the process through that one.
 ///
 /// # Errors
-/// The system's.
+/// The system call's.
 pub fn block() -> io::Result<Option<SigintBlocked>> {
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: `now` has room for the result, and nothing is changed.

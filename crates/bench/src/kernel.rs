@@ -23,7 +23,7 @@ const PORT: u16 = 7000;
 /// Runs a kernel arm once.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
     let server = plan.lab.map_or(Ipv4Addr::LOCALHOST, |lab| lab.server.ipv4());
     let wait = Wait::of(arm.mode, plan.busy_poll);
@@ -202,7 +202,7 @@ impl<'a> Udp<'a> {
     /// Connects to the server.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn client(server: SocketAddr, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
         let any: SocketAddr = match server {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -218,7 +218,7 @@ impl<'a> Udp<'a> {
     /// socket follows the NAPI id of its packets.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn server(socket: UdpSocket, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
         wait.apply(&socket)?;
         Ok(Self { socket, wait, clock, connected: false, only_from: None })
@@ -272,7 +272,7 @@ impl<'a> Tcp<'a> {
     /// Connects to the server.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn client(server: SocketAddr, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
         let stream = TcpStream::connect_timeout(&server, Duration::from_secs(2))
             .map_err(|e| format!("cannot connect to {server}: {e}"))?;
@@ -282,7 +282,7 @@ impl<'a> Tcp<'a> {
     /// Listens, announces the address, and accepts the first connection.
     ///
     /// # Errors
-    /// One line; also if no client connects within five seconds.
+    /// A message of one line; also if no client connects within five seconds.
     pub fn server(
         at: SocketAddr,
         wait: Wait,

@@ -38,7 +38,7 @@ struct Line(AtomicU64);
 /// Runs a ping-pong between `client` and `server` for `time`; each sample is one round trip.
 ///
 /// # Errors
-/// One line if a CPU cannot be used.
+/// A message of one line if a CPU cannot be used.
 pub fn ping_pong(clock: &Clock, client: u32, server: u32, time: Duration) -> Result<Rtts, String> {
     let line = Line(AtomicU64::new(0));
     let word = &line.0;

@@ -139,7 +139,7 @@ impl<E: Endpoint> Endpoint for WithIdle<E> {
 /// Sends a byte to a server that [answers](answer), and waits for one.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn ask(end: &mut impl Endpoint) -> Result<(), String> {
     end.send(&[0]).map_err(text)?;
     byte(end)
@@ -148,7 +148,7 @@ pub fn ask(end: &mut impl Endpoint) -> Result<(), String> {
 /// Waits for a byte from a client that [asks](ask), and sends one back.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn answer(end: &mut impl Endpoint) -> Result<(), String> {
     byte(end)?;
     end.send(&[0]).map_err(text)
@@ -173,7 +173,7 @@ const OTHERS: usize = 256;
 /// Raises the limit of file descriptors for `count` open connections or sockets.
 ///
 /// # Errors
-/// One line that names the limit.
+/// A message of one line that names the limit.
 pub fn room(arm: &Arm, count: usize) -> Result<(), String> {
     // In user space sockets are no files, but over AF_XDP a kernel socket reserves each local port.
     let files = match (arm.plane, arm.nic, arm.protocol) {

@@ -90,7 +90,7 @@ impl Control {
     /// Wraps an open connection.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn new(stream: TcpStream) -> Result<Self, String> {
         let options = || -> std::io::Result<()> {
             stream.set_nodelay(true)?;
@@ -109,7 +109,7 @@ impl Control {
     /// Sends a message.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn send(&self, message: &impl Serialize) -> Result<(), String> {
         let mut line = serde_json::to_string(message).map_err(|e| e.to_string())?;
         line.push('\n');
@@ -120,7 +120,7 @@ impl Control {
     /// Waits for a message; none if the peer has closed.
     ///
     /// # Errors
-    /// One line; also for an invalid message.
+    /// A message of one line; also for an invalid message.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<T>, String> {
         let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = String::new();
@@ -172,7 +172,7 @@ impl Remote {
     /// Connects to `HOST` or `HOST:PORT`.
     ///
     /// # Errors
-    /// One line, within a few seconds.
+    /// A message of one line, within a few seconds.
     pub fn connect(host: &str) -> Result<Self, String> {
         let (name, port) = split(host)?;
         let addresses: Vec<SocketAddr> = (name, port)
@@ -251,7 +251,7 @@ impl Remote {
     /// Starts serving an arm; returns the server's address.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn start(&self, arm: &Arm, size: Size, busy_poll: Duration) -> Result<SocketAddr, String> {
         let job = Job {
             plane: arm.plane,
@@ -270,7 +270,7 @@ impl Remote {
     /// The measurement begins.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn begin(&self) -> Result<(), String> {
         match self.ask(&Ask::Begin)? {
             Reply::Done => Ok(()),
@@ -281,7 +281,7 @@ impl Remote {
     /// Ends the measurement: returns the counters of the server's machine.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn end(&self) -> Result<Window, String> {
         match self.ask(&Ask::End)? {
             Reply::Window(window) => Ok(window),
@@ -292,7 +292,7 @@ impl Remote {
     /// Stops serving the arm.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn stop(&self) -> Result<Polling, String> {
         match self.ask(&Ask::Stop)? {
             Reply::Stopped(polling) => Ok(polling),
@@ -303,7 +303,7 @@ impl Remote {
     /// Runs an idle control there, and `here` at the same time.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn idle<R>(&self, time: Duration, here: impl FnOnce() -> R) -> Result<(Usage, R), String> {
         self.named(self.control.send(&Ask::Idle { millis: time.as_millis() as u64 }))?;
         let here = here();

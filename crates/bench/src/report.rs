@@ -53,7 +53,7 @@ struct Runs {
 /// Reads the runs and shows them.
 ///
 /// # Errors
-/// One line that names the file which is no report, or cannot be written.
+/// A message of one line that names the file which is no report, or cannot be written.
 pub fn run_report(args: &ReportArgs, out: &mut impl Write) -> Result<(), Error> {
     if args.runs.len() > MOST {
         return Err(Error(format!("{} runs: at most {MOST} fit on a page", args.runs.len())));

@@ -225,7 +225,7 @@ impl Bench {
     /// Calls `run` with the plan of one of `arms`, each of which gets its share of the duration.
     ///
     /// # Errors
-    /// One line if the duration is too short; inside, why this arm cannot run.
+    /// A message of one line if the duration is too short; inside, why this arm cannot run.
     pub fn once<R>(
         &self,
         arm: &Arm,
@@ -262,7 +262,7 @@ impl Bench {
     /// Measures `arms` in interleaved rounds.
     ///
     /// # Errors
-    /// One line if the duration is too short, or if the machine's counters cannot be read. The errors of
+    /// A message of one line if the duration is too short, or if the machine's counters cannot be read. The errors of
     /// single arms are in [`Outcome::skipped`].
     pub fn measure(
         &self,

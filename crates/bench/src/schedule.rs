@@ -40,7 +40,7 @@ impl Budget {
     /// Divides `total` over `rounds` rounds of `arms` arms.
     ///
     /// # Errors
-    /// One line if a slot would be shorter than [`MIN_SLOT`].
+    /// A message of one line if a slot would be shorter than [`MIN_SLOT`].
     pub fn divide(total: Duration, arms: usize, rounds: usize) -> Result<Self, String> {
         Self::of_each(total, 1, arms, rounds)
     }

@@ -44,7 +44,7 @@ impl Server {
     /// Listens at `address` to serve on `cpu`; stack arms use the interface `device`.
     ///
     /// # Errors
-    /// One line: the port is in use or the highest possible, or the CPU or the interface cannot be used.
+    /// A message of one line: the port is in use or the highest possible, or the CPU or the interface cannot be used.
     pub fn bind(address: SocketAddr, cpu: u32, device: Option<&str>) -> Result<Self, String> {
         if address.port() == u16::MAX {
             return Err(format!(
@@ -68,7 +68,7 @@ impl Server {
     /// The address it listens at.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn address(&self) -> Result<SocketAddr, String> {
         self.listener.local_addr().map_err(|e| e.to_string())
     }
@@ -76,7 +76,7 @@ impl Server {
     /// Serves the next bench until it disconnects. Returns its address.
     ///
     /// # Errors
-    /// One line: the reason, if the session did not end with the bench's disconnecting.
+    /// A message of one line: the reason, if the session did not end with the bench's disconnecting.
     pub fn serve_one(&self) -> Result<SocketAddr, String> {
         let (stream, peer) = self.listener.accept().map_err(|e| format!("accept: {e}"))?;
         self.session(stream, peer).map_err(|e| format!("{peer}: {e}"))?;

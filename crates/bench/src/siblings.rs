@@ -29,9 +29,9 @@ const ENOUGH: usize = 3;
 pub struct OneCore {
     /// Measurements in which this was tested: those with a CPU for each end, unless these are known siblings.
     pub measured: usize,
-    /// Those in which they shared one at the beginning or at the end.
+    /// Measurements whose CPUs shared a core at the beginning or at the end.
     pub shared: usize,
-    /// Those of them that are left out: all, if enough rounds remain without them.
+    /// How many of `shared` are left out: all, if enough rounds remain without them.
     pub left_out: usize,
 }
 
@@ -111,7 +111,7 @@ pub fn watch<T>(
 /// Whether the two share a core at this moment. Takes about a millisecond.
 ///
 /// # Errors
-/// One line if a CPU cannot be used.
+/// A message of one line if a CPU cannot be used.
 pub fn share_core(clock: &Clock, one: u32, other: u32) -> Result<bool, String> {
     const NOT_YET: u32 = 0;
     const RUNS: u32 = 1;

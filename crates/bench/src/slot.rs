@@ -97,7 +97,7 @@ impl Announce {
 /// both are called on the right thread, CPU and host.
 ///
 /// # Errors
-/// One line: the first error of either side.
+/// A message of one line: the first error of either side.
 pub fn run<S: Endpoint, C: Endpoint>(
     plan: &Plan<'_>,
     serve: impl FnOnce(&Announce) -> Result<S, String> + Send,
@@ -155,7 +155,7 @@ pub fn run<S: Endpoint, C: Endpoint>(
 /// Runs one arm once against a server on another machine.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn run_remote<C: Endpoint>(
     plan: &Plan<'_>,
     arm: &Arm,

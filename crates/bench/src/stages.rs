@@ -16,7 +16,7 @@ pub fn is_staged(arm: &Arm) -> bool {
 /// Measures the stages of the stack's arms.
 ///
 /// # Errors
-/// One line if no arm is the stack's or the duration is too short.
+/// A message of one line if no arm is the stack's or the duration is too short.
 pub fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> Result<StagesReport, String> {
     let (stack, others): (Vec<Arm>, Vec<Arm>) = arms.iter().partition(|a| is_staged(a));
     if stack.is_empty() {

@@ -92,13 +92,13 @@ pub fn cpu_pair(text: &str) -> Result<(u32, u32), String> {
 /// The sizes of a sweep; 0 ends them.
 pub type Sizes = [usize; 16];
 
-/// Those that show where the gain ends.
+/// The sizes that show where the gain ends.
 pub const SIZES: Sizes = [1, 64, 256, 1024, 1472, 4096, 16_384, 65_536, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Sizes in bytes, separated by commas.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn sizes(text: &str) -> Result<Sizes, String> {
     let mut all = Sizes::default();
     let most = all.len();

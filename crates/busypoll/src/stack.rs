@@ -19,7 +19,10 @@ pub use busypoll_stack::{
 /// NAPI contexts: the receive queues of a host, with their ids and counters.
 pub mod napi {
     #[doc(inline)]
-    pub use busypoll_stack::napi::{Context, NapiId, Stats, by_id};
+    pub use busypoll_stack::{
+        inet::{Context, by_id},
+        napi::{NapiId, Stats},
+    };
 }
 
 /// NICs: those there are, the wrappers [`fault`](nic::fault) and [`pcap`](nic::pcap), and the traits of a NIC of your

@@ -20,7 +20,7 @@ macro_rules! needs_all {
     };
 }
 
-/// Rules of netfilter in this hook that match no packet and are all looked at for each: half a millisecond.
+/// Rules of netfilter in this hook that match no packet and are all evaluated for each: half a millisecond.
 fn burn(host: &LabHost, hook: &str) {
     let mut rules =
         format!("table inet burn {{\nchain c {{\ntype filter hook {hook} priority 0;\n");

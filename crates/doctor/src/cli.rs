@@ -62,7 +62,7 @@ fn prove_time(text: &str) -> Result<Duration, String> {
 /// Runs the checks and prints the report to `out`.
 ///
 /// # Errors
-/// One line if the question cannot be answered: exit code 2.
+/// A message of one line if the question cannot be answered: exit code 2.
 pub fn run_doctor(args: &DoctorArgs, out: &mut impl Write) -> Result<ExitCode, Error> {
     if args.list {
         let mut text = Vec::new();

@@ -57,7 +57,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Serves or writes metrics. Returns if one file was written, else never.
 ///
 /// # Errors
-/// One line if the address or the file cannot be used.
+/// A message of one line if the address or the file cannot be used.
 pub fn run_exporter(args: &ExporterArgs) -> Result<(), Error> {
     let listener = args.listen.map(|address| (address, server::listen(address)));
     let once = listener.is_none() && args.interval.is_none();

@@ -7,7 +7,7 @@ use std::path::Path;
 /// Writes the page to `path`.
 ///
 /// # Errors
-/// The system's. The old file stays then.
+/// The system call's. The old file stays then.
 pub(crate) fn write(path: &Path, page: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     // node_exporter reads files that end in .prom.

@@ -53,7 +53,7 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// Those of the calling thread.
+    /// The capabilities of the calling thread.
     ///
     /// ```
     /// use busypoll_linux::caps::{Capability, Caps};

@@ -47,7 +47,7 @@ pub struct Quota {
     pub remedy: String,
     /// Periods so far in which it ran.
     pub periods: u64,
-    /// Those of them in which it was throttled.
+    /// Periods in which it was throttled.
     pub throttled: u64,
     /// The time it was throttled, summed over its CPUs, in microseconds.
     pub stopped_us: u64,

@@ -305,7 +305,7 @@ pub fn name(tid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&name).trim_end().to_owned())
 }
 
-/// Whether a process has mapped a file of this name, as it does a library. False also of one that may not be looked at.
+/// Whether a process has mapped a file of this name, as it does a library. False also of one that may not be read.
 pub fn has_mapped(pid: u32, name: &str) -> bool {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let is_it = |line: &[u8]| {

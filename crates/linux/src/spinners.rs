@@ -74,7 +74,7 @@ impl Spinners {
     /// Creates the file of a table, unless it exists.
     ///
     /// # Errors
-    /// The system's; `PermissionDenied` if the file is not this user's alone.
+    /// The system call's; `PermissionDenied` if the file is not this user's alone.
     pub fn create(path: &Path) -> io::Result<()> {
         let options = options();
         let file = match options.clone().create_new(true).mode(0o600).open(path) {
@@ -93,7 +93,7 @@ impl Spinners {
     /// Maps a table that [`Spinners::create`] has made.
     ///
     /// # Errors
-    /// The system's; `PermissionDenied` if the file is not this user's alone; `InvalidData` if
+    /// The system call's; `PermissionDenied` if the file is not this user's alone; `InvalidData` if
     /// it is too short.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = options().open(path)?;
@@ -182,7 +182,7 @@ impl Spinners {
     /// Reads the table in this file, of any user, once. Changes nothing.
     ///
     /// # Errors
-    /// The system's; `InvalidData` if it is no table.
+    /// The system call's; `InvalidData` if it is no table.
     pub fn read_counts(path: &Path) -> io::Result<SpinnerCounts> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(path)?;

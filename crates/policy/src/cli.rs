@@ -26,7 +26,7 @@ enum Command {
 /// Explains the file on `out`; the inner result is that of writing.
 ///
 /// # Errors
-/// One line with the file, the line in it and the correction.
+/// A message of one line with the file, the line in it and the correction.
 pub fn run_policy(args: &PolicyArgs, out: &mut impl Write) -> Result<io::Result<()>, FileError> {
     let Command::Check { file } = &args.command;
     Ok(out.write_all(Policy::read(file)?.explain().as_bytes()))

@@ -44,7 +44,9 @@ impl Policy {
             None => return "As many threads spin at once as there are CPUs for them.".to_owned(),
             Some(0) => "No thread spins: every wait sleeps at once.".to_owned(),
             Some(1) => "One thread spins at a time; others sleep at once.".to_owned(),
-            Some(n) => format!("At most {n} threads spin at once; others sleep at once."),
+            Some(n) => {
+                format!("At most {n} threads spin at the same time; the others sleep at once.")
+            }
         };
         format!(
             "{limit}\n    note: of all runs of the user; programs that cannot be preloaded (static ones, Go's) are not \

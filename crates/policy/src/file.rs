@@ -51,7 +51,7 @@ impl Policy {
     /// Reads a policy file.
     ///
     /// # Errors
-    /// One line with the file, the line in it and the correction.
+    /// A message of one line with the file, the line in it and the correction.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         Self::read_over(path, Settings::default())
     }

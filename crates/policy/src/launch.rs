@@ -17,7 +17,7 @@ pub enum Profile {
     /// None: every call behaves as it does without busypoll.
     #[default]
     Safe,
-    /// Those that [`Profile::trades`] lists.
+    /// The settings that [`Profile::trades`] lists.
     Latency,
 }
 
@@ -72,7 +72,7 @@ impl Profile {
     /// Reads [`Profile::word`].
     ///
     /// # Errors
-    /// One line with the allowed words.
+    /// A message of one line with the allowed words.
     pub fn parse(text: &str) -> Result<Self, String> {
         word(text, &Self::WORDS)
     }
@@ -156,7 +156,7 @@ impl Launch {
     /// Reads the text that [`Launch::to_env`] wrote. Any other text is an error, never a panic.
     ///
     /// # Errors
-    /// One line that names the wrong part.
+    /// A message of one line that names the wrong part.
     pub fn from_env(text: &str) -> Result<Self, String> {
         let mut parts = text.split(';');
         let version = parts.next().unwrap_or_default();

@@ -11,7 +11,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// allowed (`<(...)`), and for a device that never ends.
 ///
 /// # Errors
-/// The system's, larger than 1 MiB, not UTF-8.
+/// The system call's, larger than 1 MiB, not UTF-8.
 pub fn read(path: &Path, what: &str) -> io::Result<String> {
     let mut bytes = Vec::new();
     let read = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// ```
 ///
 /// # Errors
-/// One line that says what is allowed.
+/// A message of one line that says what is allowed.
 pub fn time(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -66,7 +66,7 @@ fn nanos_of(fraction: &str, nanos_per: u128) -> Option<u128> {
 /// Reads a time for the kernel in whole microseconds: 0, or 1 us to `i32::MAX` us.
 ///
 /// # Errors
-/// One line; also for a time between 0 and 1 us, which would otherwise become "off", and for one between two
+/// A message of one line; also for a time between 0 and 1 us, which would otherwise become "off", and for one between two
 /// microseconds, which would become the shorter.
 pub fn micros(text: &str) -> Result<u32, String> {
     let time = time(text)?;
@@ -89,7 +89,7 @@ pub fn micros(text: &str) -> Result<u32, String> {
 /// Reads the number of a process.
 ///
 /// # Errors
-/// One line that says how to find a PID.
+/// A message of one line that says how to find a PID.
 pub fn pid(text: &str) -> Result<u32, String> {
     match text.trim().parse() {
         Ok(pid @ 1..) => Ok(pid),
@@ -100,7 +100,7 @@ pub fn pid(text: &str) -> Result<u32, String> {
 /// Reads a number that has no unit.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim().parse().map_err(|_| format!("'{text}' is not a whole number, or is out of range"))
 }

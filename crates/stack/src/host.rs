@@ -3,13 +3,14 @@
 
 use crate::{
     icmp_sockets::IcmpSockets,
-    inet::{Addressing, Cidr, Inet, Interface, WakeBy, kernel::KernelView, tcp},
+    inet::{
+        Addressing, CONTEXTS, Cidr, Context, Inet, Input, Serving, WakeBy, kernel::KernelView, tcp,
+    },
     lease::Lease,
     ledger::Ledger,
-    napi::{self, Context, Pass, PlacedCounters, Serving, Upper},
-    nic::{self, Frame, Nic, xdp::Xdp},
+    napi::{self, PlacedCounters},
+    nic::{self, Nic, xdp::Xdp},
     sys,
-    time::Instant,
 };
 use std::{
     fmt, io,
@@ -238,16 +239,20 @@ impl Builder {
             let interface = inet.add_interface(info.clone(), tx, addressing);
             for (queue, (receive, interrupt)) in (0..).zip(rx) {
                 let hangs_up = interrupt.hang_up().is_some().then(|| interrupt.clone());
-                let upper =
-                    Arc::new(Input { inet: inet.clone(), interface: interface.clone(), queue });
                 let counters = match &ledger {
                     Some(ledger) => ledger.context_counters(contexts.len()),
                     None => PlacedCounters::default(),
                 };
-                let name = info.name.clone();
-                let serving = Serving::start_counted(
-                    name, queue, receive, interrupt, upper, watchdog, counters,
-                )?;
+                let input = Input { inet: inet.clone(), interface: interface.clone(), queue };
+                let serving = CONTEXTS.start(napi::Parts {
+                    device: info.name.clone(),
+                    queue,
+                    rx: receive,
+                    interrupt,
+                    upper: Arc::new(input),
+                    watchdog,
+                    counters,
+                })?;
                 interface.set_napi(queue, serving.context().id());
                 if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
                     let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];
@@ -357,32 +362,6 @@ fn addressing(
         }
         (Some(_), Some(_)) => wrong("its addresses are the kernel's; use shared_interface"),
         (None, None) => wrong("it has no kernel to take addresses from; give one to interface"),
-    }
-}
-
-/// The input of one queue's frames to inet.
-struct Input {
-    inet: Arc<Inet>,
-    interface: Arc<Interface>,
-    queue: u32,
-}
-
-impl Upper for Input {
-    #[inline]
-    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
-        self.inet.receive(&self.interface, self.queue, frame, pass);
-    }
-
-    #[inline]
-    fn end_of_pass(&self, pass: &mut Pass<'_>) {
-        self.inet.end_of_pass(pass);
-        if std::mem::take(&mut pass.doorbell_pending) {
-            self.interface.ring(self.queue);
-        }
-    }
-
-    fn tick(&self, pass: &mut Pass<'_>) -> Option<Instant> {
-        self.inet.tick(pass)
     }
 }
 

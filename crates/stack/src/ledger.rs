@@ -432,10 +432,7 @@ impl Drop for LedgerSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        napi::{Pass, PolledBy},
-        time::Instant,
-    };
+    use crate::{inet::Pass, napi::PolledBy, time::Instant};
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()

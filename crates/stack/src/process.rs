@@ -2,6 +2,7 @@
 //! know of it.
 
 use crate::{
+    inet::{CONTEXTS, Input},
     ledger,
     napi::{Waiter, WatchdogLock},
     socket::per_cpu_spinner,
@@ -10,7 +11,7 @@ use crate::{
 
 /// Held during fork(2): keeps other threads from starting or ending the process-wide watchdog.
 #[must_use]
-pub struct Fork(WatchdogLock);
+pub struct Fork(WatchdogLock<Input>);
 
 impl std::fmt::Debug for Fork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -21,7 +22,7 @@ impl std::fmt::Debug for Fork {
 /// To be called before fork(2). No thread may build or drop a [`Host`](crate::Host) until the result is dropped, or is
 /// used in the child. In the parent, drop it after fork(2).
 pub fn before_fork() -> Fork {
-    Fork(WatchdogLock::hold())
+    Fork(CONTEXTS.hold_watchdog())
 }
 
 impl Fork {

@@ -4,7 +4,7 @@
 use std::{any::Any, fmt, ops::Deref, ptr::NonNull, sync::Arc};
 
 /// A value of atomics, kept alive by the memory it lies in.
-pub(crate) struct Published<T> {
+pub struct Published<T> {
     at: NonNull<T>,
     owner: Arc<dyn Any + Send + Sync>,
 }

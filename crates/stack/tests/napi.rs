@@ -2,8 +2,8 @@
 
 use busypoll_stack::{
     napi::{
-        self, BUSY_POLL_BUDGET, BusyPoll, KernelFds, Pass, PolledBy, Poller, Serving, Upper,
-        WATCHDOG, Waiter, Wake,
+        BUSY_POLL_BUDGET, BusyPoll, Contexts, KernelFds, Parts, Pass, PlacedCounters, PolledBy,
+        Poller, Serving, Upper, WATCHDOG, Waiter, Wake,
     },
     nic::{Coalesce, Frame, Nic, TxQueue, cable},
     time::{Instant, now},
@@ -17,6 +17,8 @@ use std::{
     thread,
     time::Duration,
 };
+
+static CONTEXTS: Contexts<Inbox> = Contexts::new();
 
 /// Longer than any machine needs; only a fault takes it.
 const NEVER: Duration = Duration::from_secs(60);
@@ -43,7 +45,12 @@ struct Inside {
 }
 
 impl Upper for Inbox {
-    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
+    type Flow = ();
+    type Socket = ();
+    type Deferred = ();
+    type Meta = ();
+
+    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_, Self>) {
         let mut inside = self.inside.lock().unwrap();
         inside.frames.push(u64::from_be_bytes(frame.bytes[14..22].try_into().unwrap()));
         inside.by = Some((this_thread(), pass.polled_by));
@@ -51,7 +58,7 @@ impl Upper for Inbox {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    fn tick(&self, _pass: &mut Pass<'_>) -> Option<Instant> {
+    fn tick(&self, _pass: &mut Pass<'_, Self>) -> Option<Instant> {
         None
     }
 }
@@ -89,7 +96,7 @@ impl Inbox {
 
 /// A context in service on one end of a cable, and the transmit side of the other end.
 struct Bench {
-    serving: Serving,
+    serving: Serving<Inbox>,
     inbox: Arc<Inbox>,
     peer: Peer,
 }
@@ -119,8 +126,17 @@ fn bench(watchdog: Duration) -> Bench {
     let queue = near.open(0).unwrap();
     let inbox = Arc::new(Inbox::default());
     let name = near.info().name.clone();
-    let serving =
-        Serving::start(name, 0, queue.rx, queue.interrupt, inbox.clone(), watchdog).unwrap();
+    let serving = CONTEXTS
+        .start(Parts {
+            device: name,
+            queue: 0,
+            rx: queue.rx,
+            interrupt: queue.interrupt,
+            upper: inbox.clone(),
+            watchdog,
+            counters: PlacedCounters::default(),
+        })
+        .unwrap();
     Bench { serving, inbox, peer: Peer { tx: far.open(0).unwrap().tx, sent: 0 } }
 }
 
@@ -439,7 +455,7 @@ fn a_closed_context_stays_closed_while_others_look_it_up_and_poll_it() {
                 scope.spawn(move || {
                     loop {
                         let after = closed.load(Ordering::Acquire);
-                        let Some(context) = napi::by_id(id) else { return };
+                        let Some(context) = CONTEXTS.by_id(id) else { return };
                         assert!(!after, "found after it was closed");
                         if context.busy_poll(1, now(), &mut Poller::new(poller)) == BusyPoll::Gone {
                             assert!(context.is_gone());

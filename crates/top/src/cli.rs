@@ -61,7 +61,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Shows the view until the user ends it; with `--batch` prints on `out`.
 ///
 /// # Errors
-/// One line: no terminal, no such column, an output that fails.
+/// A message of one line: no terminal, no such column, an output that fails.
 pub fn run_top(args: &TopArgs, out: &mut impl Write) -> Result<(), Error> {
     let mut state = State::new(args.view, args.filter.clone());
     if let Some(column) = &args.sort

@@ -137,7 +137,7 @@ impl Collector {
         let waits = self.waits();
         let waits = waits.map_err(|why| miss("how threads wait", why)).ok();
         let mut runs = self.guards.read();
-        // Those whose guards are in other network namespaces.
+        // Runs whose guards are in other network namespaces.
         for pid in owners.xdp.intersection(&owners.inet) {
             if runs.rows.iter().all(|run| run.pid as u32 != *pid) {
                 runs.rows.extend(runs::of_process(*pid));

@@ -64,7 +64,7 @@ fn trace_time(text: &str) -> Result<Duration, String> {
 /// Traces and reports to `out`. Exit code 1: no packet was taken or sent.
 ///
 /// # Errors
-/// One line for a missing right, process or device, and for a file that cannot be written.
+/// A message of one line for a missing right, process or device, and for a file that cannot be written.
 pub fn run_trace(args: &TraceArgs, out: &mut impl Write) -> Result<ExitCode, TraceError> {
     let to_stdout = args.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
     let json = args.json.as_ref().filter(|_| !to_stdout);

@@ -137,7 +137,7 @@ impl Flows {
 }
 
 impl Key {
-    /// That of all connections of its address.
+    /// The key of all connections of its address.
     fn of_address(&self) -> Key {
         Key { ends: Ends { peer: None, ..self.ends }, ..*self }
     }

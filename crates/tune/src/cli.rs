@@ -187,7 +187,7 @@ const NOT_ALL: u8 = 1;
 /// could not be restored or needs attention, or all was done but the report could not be printed.
 ///
 /// # Errors
-/// One line if nothing was done: exit code 2.
+/// A message of one line if nothing was done: exit code 2.
 pub fn run_tune(args: &TuneArgs, to: &mut impl Write) -> Result<ExitCode> {
     let mut out = Vec::new();
     let done = run(&args.command, &mut out);

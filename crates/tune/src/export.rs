@@ -131,7 +131,7 @@ impl Export {
     /// The files of one format.
     ///
     /// # Errors
-    /// One line if no setting of the profile can be written in this format.
+    /// A message of one line if no setting of the profile can be written in this format.
     pub fn files(&self, format: Format) -> Result<Vec<ExportedFile>> {
         let files = match format {
             Format::Sysctl => sysctl::files(self),
@@ -154,7 +154,7 @@ impl Export {
     /// A play and a role for Ansible that install the files for sysctl, systemd.link and udev on a group of hosts.
     ///
     /// # Errors
-    /// One line if no setting of the profile is in any of these files.
+    /// A message of one line if no setting of the profile is in any of these files.
     pub fn role(&self) -> Result<Vec<ExportedFile>> {
         let formats = [Format::Sysctl, Format::Link, Format::Udev];
         if formats.iter().all(|format| self.files(*format).is_err()) {

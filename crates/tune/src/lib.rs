@@ -51,7 +51,7 @@ pub use value::Value;
 pub enum Step<'a> {
     /// Old values are about to be written to the journal.
     Journalling,
-    /// They are on the disk.
+    /// The old values are on the disk.
     Journalled,
     /// A setting is about to be changed.
     Writing(&'a Knob),

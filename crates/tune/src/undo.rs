@@ -204,7 +204,7 @@ fn write(machine: &mut Machine, device: Option<&Device>, old: &Old) -> busypoll_
 fn lost(e: Linux) -> How {
     match e {
         Linux::NoNapi { .. } | Linux::DeviceLacks { .. } => {
-            How::Gone("it went with what it belonged to".into())
+            How::Gone("it ended with the object it belonged to".into())
         }
         e => How::Failed(e.to_string()),
     }

@@ -37,7 +37,7 @@ impl Value {
     /// Reads a value of a profile, in the unit of its key.
     ///
     /// # Errors
-    /// One line that says what is allowed.
+    /// A message of one line that says what is allowed.
     pub fn read(text: &str, about: &KeyFacts) -> Result<Self, String> {
         let text = text.trim();
         let value = match about.unit {

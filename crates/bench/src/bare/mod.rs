@@ -30,7 +30,7 @@ pub const MAX_MESSAGE: usize = LAB_MTU - 20 - 8;
 /// Runs the bare arm once.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn run(plan: &Plan<'_>) -> Result<Slot, String> {
     let lab: &Lab = plan.lab.ok_or("needs the lab")?;
     only_at_the_usual_mtu(plan.mtu)?;

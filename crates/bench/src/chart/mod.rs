@@ -97,7 +97,7 @@ pub fn of(report: &Report) -> Vec<Chart> {
 /// Writes the first chart to `path` and the others beside it; returns the lines that name the files.
 ///
 /// # Errors
-/// One line that names the file.
+/// A message of one line that names the file.
 pub fn write(path: &Path, charts: &[Chart]) -> Result<String, String> {
     let Some((first, others)) = charts.split_first() else {
         return Ok(format!("no chart in {}: no arm has a figure\n", path.display()));

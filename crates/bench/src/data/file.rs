@@ -13,7 +13,7 @@ use super::rounded::Rounded;
 /// Checks whether a report can be written to `path`. Creates no file permanently.
 ///
 /// # Errors
-/// One line naming the file.
+/// A message of one line naming the file.
 pub fn check(path: &Path) -> Result<(), String> {
     let is_there = path.metadata();
     // Opening and closing a pipe would make its reader see the end.
@@ -34,7 +34,7 @@ pub fn check(path: &Path) -> Result<(), String> {
 /// Any report as text.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn text(report: &impl Serialize) -> Result<String, String> {
     let mut text = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, Rounded::default());
@@ -46,7 +46,7 @@ pub fn text(report: &impl Serialize) -> Result<String, String> {
 /// Writes any report to a file.
 ///
 /// # Errors
-/// One line naming the file.
+/// A message of one line naming the file.
 pub fn write(path: &Path, report: &impl Serialize) -> Result<(), String> {
     write_text(path, &text(report)?)
 }
@@ -54,7 +54,7 @@ pub fn write(path: &Path, report: &impl Serialize) -> Result<(), String> {
 /// Writes a file.
 ///
 /// # Errors
-/// One line naming it.
+/// A message of one line naming it.
 pub fn write_text(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
@@ -65,7 +65,7 @@ const LARGEST: u64 = 16 << 20;
 /// Reads a report of any kind.
 ///
 /// # Errors
-/// One line naming the file, and what it lacks.
+/// A message of one line naming the file, and what it lacks.
 pub fn read(path: &Path) -> Result<Report, String> {
     read_as(path, parse)
 }
@@ -73,7 +73,7 @@ pub fn read(path: &Path) -> Result<Report, String> {
 /// Reads a file of at most the size of a report, and what `parse` makes of it.
 ///
 /// # Errors
-/// One line naming the file.
+/// A message of one line naming the file.
 pub fn read_as<R>(
     path: &Path,
     parse: impl FnOnce(&[u8]) -> Result<R, String>,
@@ -91,7 +91,7 @@ pub fn read_as<R>(
 /// A report of any kind from its text.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn parse(bytes: &[u8]) -> Result<Report, String> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|e| format!("not JSON as `busypoll bench --json FILE` writes it: {e}"))?;

@@ -55,7 +55,7 @@ pub struct TraceFlow {
     pub found: Option<FoundCounts>,
     /// The stages, in their order; their means add up to the total's.
     pub stages_us: Vec<TraceStage>,
-    /// All of them together.
+    /// All stages together.
     pub total_us: TraceStage,
 }
 

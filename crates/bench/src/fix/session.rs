@@ -322,7 +322,7 @@ pub fn sizes() -> (usize, usize) {
     let mut initiator =
         Initiator { session: session([b"BUY", b"SELL"]), one_way: stats::histogram() };
     let mut acceptor = Acceptor { session: session([b"SELL", b"BUY"]), took: 10_000 };
-    // They are only measured.
+    // The messages are never delivered, only measured.
     let _ = (initiator.send(&[0]), acceptor.send(&[0]));
     (initiator.session.endpoint.0, acceptor.session.endpoint.0)
 }

@@ -44,7 +44,7 @@ pub fn is_foreign(text: &str) -> bool {
 /// Reads the tests of a file, which may hold the output of several.
 ///
 /// # Errors
-/// One line, if there is no round trip in it.
+/// A message of one line, if there is no round trip in it.
 pub fn parse(text: &str) -> Result<Vec<Test>, String> {
     let tests = if sockperf::is_it(text) { sockperf::tests(text) } else { netperf::tests(text) };
     match tests.is_empty() {

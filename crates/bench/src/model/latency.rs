@@ -125,7 +125,7 @@ impl Inputs {
     /// Reads inputs, those in the tree or a user's.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let inputs: Self = super::toml(text)?;
         inputs.check().map(|()| inputs)
@@ -322,7 +322,7 @@ pub struct Outcome {
 /// Fits the constants, and predicts.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn compute(inputs: &Inputs) -> Result<Outcome, String> {
     let known = Known::of(inputs)?;
     let all = fit(&known, inputs.rows.iter());

@@ -65,7 +65,7 @@ pub enum Model {
 /// Computes and prints.
 ///
 /// # Errors
-/// One line for a mistake in the options or in a file.
+/// A message of one line for a mistake in the options or in a file.
 pub fn run_model(args: &ModelArgs, out: &mut impl Write) -> Result<(), Error> {
     let only_scale = [
         ("--run", args.run.is_some()),

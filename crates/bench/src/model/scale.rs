@@ -95,7 +95,7 @@ impl Inputs {
     /// Reads inputs, those in the tree or a user's.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let inputs: Self = super::toml(text)?;
         let positive = |value: f64| value.is_finite() && value > 0.0;
@@ -123,7 +123,7 @@ impl Inputs {
     /// The arms of a run in place of these; the ratios of other workloads are not that run's.
     ///
     /// # Errors
-    /// One line, if an arm that a plane's cost is taken from is not in it.
+    /// A message of one line, if an arm that a plane's cost is taken from is not in it.
     pub fn of_run(self, run: &RoundTripReport) -> Result<Self, String> {
         let valid = run.arms.iter().filter(|arm| arm.valid && arm.rtt_us.p50 > 0.0);
         let arms = valid.map(|arm| Arm {

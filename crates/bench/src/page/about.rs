@@ -162,7 +162,7 @@ pub fn command(report: &Report) -> Option<String> {
         words.push(format!("--rounds {}", m.rounds));
     }
     let command = words.join(" ");
-    // It is there to be copied into a shell: nothing in it may mean something there.
+    // The command is made to be copied into a shell: no character of it may mean something to the shell.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || " -,.:[]".contains(c);
     command.chars().all(is_plain).then_some(command)
 }

@@ -34,7 +34,7 @@ pub(crate) fn cable_mtu(size: Size, mtu: usize) -> usize {
 /// Runs a stack arm once.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
     if let Some(count) = plan.open {
         return among(arm, plan, count);
@@ -55,7 +55,7 @@ pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
 /// Runs a stack arm once and records the stages of the client's receives.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn run_recorded(arm: &Arm, plan: &Plan<'_>, recorder: &Recorder) -> Result<Slot, String> {
     between(arm, plan, Some(recorder))
 }
@@ -201,7 +201,7 @@ fn host_at(
 /// the kernel's.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn host(nic: impl Nic + 'static, address: Option<Ipv4Addr>, cpu: u32) -> Result<Host, String> {
     build(Host::builder(), nic, address, cpu)
 }
@@ -231,7 +231,7 @@ pub const NO_DEVICE: &str =
 /// Whether there is an interface of this name, checked before the other machine is contacted.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn check_device(name: &str) -> Result<(), String> {
     let found = Links::open().and_then(|mut links| links.get(name));
     found.map(drop).map_err(|e| format!("--dev: {e}"))
@@ -240,7 +240,7 @@ pub fn check_device(name: &str) -> Result<(), String> {
 /// A host on a Linux interface, over AF_XDP, for a whole session, as attaching to a real NIC may reset its link.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub fn on_device(name: &str, cpu: u32) -> Result<Host, String> {
     host(Xdp::open(name).map_err(|e| format!("--dev: {e}"))?, None, cpu)
 }

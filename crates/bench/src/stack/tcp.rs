@@ -23,7 +23,7 @@ impl<'a> Tcp<'a> {
     /// Connects to the server.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn client(
         host: &Host,
         server: SocketAddr,
@@ -38,7 +38,7 @@ impl<'a> Tcp<'a> {
     /// Listens, announces the address, and accepts the first connection.
     ///
     /// # Errors
-    /// One line; also if no client connects within five seconds.
+    /// A message of one line; also if no client connects within five seconds.
     pub fn server(
         host: &Host,
         at: SocketAddr,

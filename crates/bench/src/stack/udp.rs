@@ -25,7 +25,7 @@ impl<'a> Udp<'a> {
     /// Connects to the server.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn client(
         host: &Host,
         server: SocketAddr,
@@ -41,7 +41,7 @@ impl<'a> Udp<'a> {
     /// Serves on an address. Connects to the first sender.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub fn server(
         host: &Host,
         at: SocketAddr,

@@ -154,7 +154,7 @@ pub const LINES: &[Line] = &[
 /// Selects lines of a workload by names and globs; all without patterns.
 ///
 /// # Errors
-/// One line with the nearest known name.
+/// A message of one line with the nearest known name.
 pub fn select(workload: Workload, patterns: Option<&str>) -> Result<Vec<Line>, String> {
     let lines: Vec<Line> = LINES.iter().filter(|l| l.workload == workload).copied().collect();
     let Some(patterns) = patterns else { return Ok(lines) };

@@ -33,7 +33,7 @@ const PORT: u16 = 7000;
 /// Measures `lines` round by round; the number of a round is the seed of its losses.
 ///
 /// # Errors
-/// One line if there is not enough time for a round.
+/// A message of one line if there is not enough time for a round.
 pub fn measure(
     lines: &[Line],
     cpus: Cpus,

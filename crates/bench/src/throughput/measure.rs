@@ -21,7 +21,7 @@ use crate::siblings::{self, OneCore, Rounds};
 /// Measures `lines` in interleaved rounds.
 ///
 /// # Errors
-/// One line if the duration is too short, or the machine's counters cannot be read.
+/// A message of one line if the duration is too short, or the machine's counters cannot be read.
 pub fn measure(
     lines: &[Line],
     cpus: Cpus,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use busypoll_lab::{Lab, Namespace};
 use busypoll_linux::stat::CpuTimes;
-use busypoll_stack::{Host, napi::Context};
+use busypoll_stack::{Host, inet::Context};
 
 use super::lines::Line;
 use super::relay::Losses;

@@ -16,7 +16,7 @@ use tokio::task::coop::poll_proceed;
 pub(super) struct Waits {
     direction: Direction,
     spare: Mutex<Option<TaskWait>>,
-    /// That of the `poll_` methods, which lasts from one call to the next.
+    /// The wait of the `poll_` methods, which lasts from one call to the next.
     polled: Mutex<Option<TaskWait>>,
 }
 

@@ -58,7 +58,7 @@ impl Judge<'_> {
             return;
         }
         if self.epoll_is_on(params) && process.spins_on_epoll(fd) {
-            let what = format!("it is looked at with a timeout of 0, for {sockets}");
+            let what = format!("it is checked with a timeout of 0, for {sockets}");
             return self.add(process.pid, say(&EPOLL_SPIN, what));
         }
         if self.epoll_polls(params).is_none() {

@@ -54,7 +54,7 @@ struct Target {
     /// The processes, and where the queues of their sockets are.
     census: Census,
     napis: Napis,
-    /// Nothing was asked for: a device without packets is not reported.
+    /// No device and no process was named: a device without packets is not reported.
     any: bool,
 }
 

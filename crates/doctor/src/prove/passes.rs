@@ -18,7 +18,7 @@ pub(super) struct Driven<'a> {
     pub(super) sum: Passes,
     /// Whether any of its queues is known: passes of softirqs over unknown queues are not in the sum.
     queues: bool,
-    /// Those of its own spinners.
+    /// The passes of its own spinners.
     rows: Vec<&'a Passes>,
 }
 

@@ -124,8 +124,8 @@ impl Report {
         let unseen = sorted.iter().filter(|f| f.verdict() == Verdict::NotSeen).count();
         let unseen = match unseen {
             0 => String::new(),
-            1 => "; one thing could not be looked at".to_owned(),
-            n => format!("; {n} things could not be looked at"),
+            1 => "; one thing could not be read".to_owned(),
+            n => format!("; {n} things could not be read"),
         };
         let limit = sorted.iter().find(|f| f.verdict() == Verdict::Limited);
         let limit = limit.map_or(String::new(), |f| format!("; the machine limits it: {}", f.what));
@@ -195,10 +195,7 @@ mod tests {
         let device = Subject::Device { name: "eth9".into() };
         report.add(KERNEL_NO_BUSY_POLL.finding(device, "no").remedy("true"));
         assert_eq!(report.exit_code(), ExitCode::from(1));
-        assert_eq!(
-            report.summary(),
-            "One finding, first eth9: no; one thing could not be looked at."
-        );
+        assert_eq!(report.summary(), "One finding, first eth9: no; one thing could not be read.");
         let words: Vec<_> = report.findings().iter().map(|f| f.verdict().word()).collect();
         assert_eq!(words, ["impossible", "not seen", "fine"]);
     }

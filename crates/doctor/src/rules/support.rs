@@ -2,8 +2,8 @@
 
 super::rules! { SUPPORT;
 NOT_SEEN "BP-NOT-SEEN" NotSeen,
-    "something could not be looked at",
-    "what was not looked at may hide a fault",
+    "something could not be read",
+    "what was not read may hide a fault",
     "the evidence names the refusal";
 
 KERNEL_OK "BP-KERNEL-OK" Fine,
@@ -77,7 +77,7 @@ VETH_TSO_ON "BP-VETH-TSO-ON" Impossible,
     "drivers/net/veth.c, veth_skb_is_eligible_for_gro";
 
 VETH_PEER_UNSEEN "BP-VETH-PEER-UNSEEN" NotSeen,
-    "the other end of a veth is in a network namespace that cannot be looked into",
+    "the other end of a veth is in a network namespace that cannot be entered",
     "whether packets carry NAPI ids depends on its TSO, and whether ours do there on its GRO",
     "drivers/net/veth.c, veth_skb_is_eligible_for_gro";
 
@@ -97,7 +97,7 @@ DRIVER_SKIPS_NAPI_ID "BP-DRIVER-SKIPS-NAPI-ID" Impossible,
     "the driver's own source";
 
 STACKED "BP-STACKED" Fine,
-    "the device stands on another one and its packets keep that one's NAPI id",
+    "the device is stacked on another one, and its packets keep the lower device's NAPI id",
     "sockets poll the device below, so its findings are the ones that count",
     "include/net/busy_poll.h, skb_mark_napi_id: a valid id is not overwritten";
 

@@ -93,7 +93,7 @@ pub struct Counts {
     pub seen_in: u64,
     /// Packets that were sent.
     pub seen_out: u64,
-    /// Those of them that were traced; some leave the kernel's sight.
+    /// How many of `seen_out` were traced; the kernel loses sight of some.
     pub chosen_out: u64,
 }
 

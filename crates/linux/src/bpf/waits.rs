@@ -96,7 +96,7 @@ impl Times {
         None
     }
 
-    /// Those that came since `earlier`.
+    /// The counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Times) -> Times {
         let mut new = self.clone();
@@ -135,11 +135,11 @@ pub struct ThreadWaits {
     pub call: Option<WaitCall>,
     /// Waits.
     pub waits: u64,
-    /// Those in which it slept.
+    /// Waits in which the thread slept.
     pub slept: u64,
-    /// Those in which it busy polled.
+    /// Waits in which the thread busy polled.
     pub polled: u64,
-    /// Those that brought something.
+    /// Waits that returned an event or data.
     pub got: u64,
     /// Calls that could have waited and returned at once.
     pub at_once: u64,

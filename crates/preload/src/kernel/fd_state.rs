@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// Not looked at.
+    /// Not looked up yet.
     Unknown = 0,
     /// A TCP or UDP socket.
     Socket = 1,

@@ -90,7 +90,7 @@ fn with_report<W: Write>(
 /// Attaches, reports to `out`, and with `--follow` stays. Exit code 1: done, but the report could not be written.
 ///
 /// # Errors
-/// One line for a mistake in the options or a process that cannot be attached to.
+/// A message of one line for a mistake in the options or a process that cannot be attached to.
 pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<ExitCode, AttachError> {
     with_report(out, |out| attach(args, out))
 }
@@ -98,7 +98,7 @@ pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<ExitCode, A
 /// Detaches and reports to `out`. Exit code 1: done, but the report could not be written.
 ///
 /// # Errors
-/// One line for a process without recorded changes, or where a value could not be restored.
+/// A message of one line for a process without recorded changes, or where a value could not be restored.
 pub fn run_detach(args: &DetachArgs, out: &mut impl Write) -> Result<ExitCode, AttachError> {
     with_report(out, |out| detach(args, out))
 }

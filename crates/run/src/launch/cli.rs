@@ -54,7 +54,7 @@ pub struct RunArgs {
 /// Executes the program.
 ///
 /// # Errors
-/// One line: what was wrong and what to do.
+/// A message of one line: what was wrong and what to do.
 pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     if args.child {
         return execute_child(&args.command, args.argv0.as_deref());

@@ -17,7 +17,7 @@ use crate::guard;
 /// Executes the program `command[0]` with the arguments that follow it, and `argv0` if given.
 ///
 /// # Errors
-/// One line: what was wrong and what to do.
+/// A message of one line: what was wrong and what to do.
 pub fn execute(
     mut launch: Launch,
     command: &[OsString],

@@ -16,10 +16,10 @@ use super::{
 use crate::{
     icmp_sockets::IcmpSockets,
     inet::{
-        BindOptions, Datagram, Inet, Interface, PathOptions, UdpEndpoint,
+        BindOptions, Datagram, Inet, Interface, Pass, PathOptions, UdpEndpoint,
         kernel::{KernelView, Received, recv_with_destination},
     },
-    napi::{Pass, PolledBy},
+    napi::PolledBy,
     nic::{Nic, Steering},
     sync::lock,
     sys::{self, set_option},

@@ -5,7 +5,7 @@ use super::{
     companion::CompanionService,
     port_reservation::{KernelBinding, PortReservation},
 };
-use crate::{napi::Pass, sync::lock, sys};
+use crate::{inet::Pass, sync::lock, sys};
 use std::{
     fmt, io,
     net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},

@@ -1,8 +1,8 @@
 //! Links whose other end is a process: a thread waits for that process to end, and then ends its connections.
 
 use crate::{
-    inet::{Inet, Interface},
-    napi::{BusyPoll, Context, NAPI_POLL_WEIGHT, Pass, PolledBy, Poller},
+    inet::{Context, Inet, Interface, Pass, Poller},
+    napi::{BusyPoll, NAPI_POLL_WEIGHT, PolledBy},
     nic::Interrupt,
     sys,
     thread::{Thread, serve},

@@ -1,9 +1,6 @@
 //! The place of a host's poller task, by which tasks that begin to wait reach it.
 
-use crate::{
-    napi::{Context, Waiter},
-    sync::Arc,
-};
+use crate::{inet::Context, napi::Waiter, sync::Arc};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A host has at most one poller task: more would take turns at the same queues.

@@ -2,7 +2,7 @@
 
 use super::{Inet, counters::Count, iface::Interface, neighbour::UpdateKind};
 use crate::{
-    napi::Pass,
+    inet::Pass,
     wire::{EtherType, MacAddr, arp},
 };
 use std::net::Ipv4Addr;

@@ -2,7 +2,7 @@
 //! as IPv4-mapped addresses, `::ffff:10.0.0.1`; inet uses the IPv4 addresses.
 
 use super::{Datagram, SocketError, UdpEndpoint};
-use crate::{napi::Pass, sync::Arc};
+use crate::{inet::Pass, sync::Arc};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// An IPv4 address and port as an IPv6 socket shows them.

@@ -8,7 +8,7 @@ use super::{
     input::{Arrival, Cast, Inbound4},
 };
 use crate::{
-    napi::Pass,
+    inet::Pass,
     sync::lock,
     wire::{
         Protocol,

@@ -10,7 +10,7 @@ use super::{
     input6::Inbound6,
 };
 use crate::{
-    napi::Pass,
+    inet::Pass,
     sync::lock,
     wire::{
         Protocol,

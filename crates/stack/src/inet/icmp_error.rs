@@ -3,7 +3,7 @@
 
 use super::{Inet, SocketError, UdpEndpoint, counters::Count, dad::needs_scope, random::Random};
 use crate::{
-    napi::Pass,
+    inet::Pass,
     time::Instant,
     wire::{
         Protocol,

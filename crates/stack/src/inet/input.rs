@@ -11,7 +11,7 @@ use super::{
     reassembly::Frag,
 };
 use crate::{
-    napi::Pass,
+    inet::Pass,
     nic::{self, Checksum},
     wire::{self, EtherType, MacAddr, Protocol, checksum::Sum, ethernet, ipv4},
 };

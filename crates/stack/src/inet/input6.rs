@@ -9,7 +9,7 @@ use super::{
     reassembly::Frag,
 };
 use crate::{
-    napi::Pass,
+    inet::Pass,
     nic::Checksum,
     wire::{
         self, Protocol,

@@ -61,7 +61,6 @@
 
 use crate::{
     ledger::Ledger,
-    napi::Pass,
     nic::{self, TxQueue},
     sync::{Arc, AtomicU64, Mutex, Ordering, PoisonError},
     time::Instant,
@@ -98,6 +97,7 @@ mod path;
 mod payload;
 mod pmtu;
 mod ports;
+mod queues;
 mod random;
 mod rcu;
 mod reassembly;
@@ -122,7 +122,9 @@ pub use neighbour_queue::QUEUED_PER_NEIGHBOUR;
 pub use path::{Path, PathOptions, PmtuDiscover};
 pub use payload::Payload;
 pub use ports::EPHEMERAL;
-pub use udp::{Datagram, MAX_PAYLOAD, UdpEndpoint};
+pub(crate) use queues::CONTEXTS;
+pub use queues::{Context, Input, Pass, Poller, Serving, by_id};
+pub use udp::{Datagram, MAX_PAYLOAD, Meta, UdpEndpoint};
 
 use counters::Counters;
 use deadline::Deadline;

@@ -15,7 +15,7 @@ use super::{
     route::NextHop,
 };
 use crate::{
-    napi::Pass,
+    inet::Pass,
     sync::lock,
     time::Instant,
     wire::{

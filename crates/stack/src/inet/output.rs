@@ -11,7 +11,7 @@ use super::{
     route::{NextHop, RouteResult},
 };
 use crate::{
-    napi::Pass,
+    inet::Pass,
     sync::lock,
     time::Instant,
     wire::{EtherType, MacAddr, Protocol, ipv4},

@@ -10,8 +10,8 @@ use super::{
     neighbour::earlier,
 };
 use crate::{
+    inet::Pass,
     memory_pressure::{self, Level},
-    napi::Pass,
     sync::{Mutex, lock},
     time::Instant,
     wire::{

@@ -8,7 +8,7 @@ use super::{
     input::Arrival,
     template::{Template, TransportBuf},
 };
-use crate::{napi::Pass, nic::RingFull, wire::Protocol};
+use crate::{inet::Pass, nic::RingFull, wire::Protocol};
 use std::net::SocketAddr;
 
 /// The reply path of one packet.

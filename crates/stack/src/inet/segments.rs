@@ -11,7 +11,7 @@ use super::{
     template::TransportBuf,
 };
 use crate::{
-    napi::Pass,
+    inet::Pass,
     nic::Checksum,
     sync::{AtomicU64, Mutex, Ordering, lock},
     time::Instant,

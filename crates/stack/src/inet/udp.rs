@@ -1,20 +1,33 @@
 //! UDP: received datagrams to their socket, and sent ones over a [`Path`].
 
 use super::{
-    Inet, Path, Payload, SendError, SocketError,
+    Inet, Pass, Path, Payload, SendError, SocketError,
     counters::Count,
     demux::Address,
     input::{Arrival, Cast, Inbound},
 };
 use crate::{
-    napi::Pass,
+    napi::NapiId,
     nic::Checksum,
+    time::Instant,
     wire::{self, ipv4, udp},
 };
 use std::net::{IpAddr, SocketAddr};
 
 /// The largest payload of a datagram over IPv4. Over IPv6 it is 20 bytes more, the length of the IPv4 header.
 pub const MAX_PAYLOAD: usize = ipv4::MAX_LEN - ipv4::HEADER_LEN - udp::HEADER_LEN;
+
+/// What is known of a received datagram besides its data.
+#[derive(Clone, Copy, Debug)]
+pub struct Meta {
+    pub(crate) len: u32,
+    pub(crate) napi: Option<NapiId>,
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    pub(crate) ttl: u8,
+    pub(crate) tos: u8,
+    pub(crate) arrived: Instant,
+}
 
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +111,7 @@ impl Inet {
         if cast == Cast::Multicast {
             return self.udp_multicast_deliver::<P>(arrival, (from, to), &datagram, pass);
         }
-        let expected = pass.expected_flow.and_then(|expected| expected.downcast_ref());
+        let expected = pass.expected_socket;
         let deliver = |endpoint: &dyn UdpEndpoint| endpoint.datagram(&datagram, pass);
         let taken = match (arrival.received, expected) {
             (Some(received), Some(expected)) => {

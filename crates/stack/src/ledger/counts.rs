@@ -1,7 +1,10 @@
 //! The counters of a socket in its line of the ledger.
 
 use super::{Ledger, LedgerSlot, trace};
-use crate::{napi::Pass, time::Instant};
+use crate::{
+    napi::{Pass, Upper},
+    time::Instant,
+};
 use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicU32, AtomicU64, Ordering},
@@ -75,7 +78,7 @@ pub(crate) struct DirectCount {
 impl DirectCount {
     /// Counts one, which this pass has found.
     #[inline]
-    pub(crate) fn count(&self, pass: &Pass<'_>) {
+    pub(crate) fn count(&self, pass: &Pass<'_, impl Upper>) {
         let count = self.count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         if let Some((ledger, at)) = self.line()
             && let Some(line) = ledger.line(at)

@@ -5,7 +5,7 @@
 
 use super::{ENTERING, Ledger, LedgerEntry, LedgerSlot, Line, SocketState};
 use crate::{
-    napi::{Pass, PolledBy},
+    napi::{Pass, PolledBy, Upper},
     sys,
     time::{self, Instant},
 };
@@ -257,7 +257,7 @@ impl LedgerSlot {
     /// Records what a change of a connection's state moved. Called before [`note`](LedgerSlot::note) stores it.
     #[cold]
     #[inline(never)]
-    pub(crate) fn trace_stream(&self, now: &SocketState, pass: &Pass<'_>) {
+    pub(crate) fn trace_stream(&self, now: &SocketState, pass: &Pass<'_, impl Upper>) {
         let Some(line) = self.ledger.line(self.at) else { return };
         let state = line.state.load(Ordering::Relaxed);
         // A SYN or FIN takes a sequence number, too.
@@ -291,7 +291,7 @@ impl LedgerSlot {
     /// Records that a pass has queued this datagram; each socket counts its own.
     #[cold]
     #[inline(never)]
-    pub(crate) fn trace_queued(&self, number: u32, pass: &Pass<'_>) {
+    pub(crate) fn trace_queued(&self, number: u32, pass: &Pass<'_, impl Upper>) {
         let happened = Happened {
             what: DELIVERED,
             delivered: number,
@@ -315,7 +315,7 @@ impl LedgerSlot {
 /// Records that a pass has delivered a datagram into the buffer of the call that polls.
 #[cold]
 #[inline(never)]
-pub(super) fn trace_direct(ledger: &Ledger, line: u32, pass: &Pass<'_>) {
+pub(super) fn trace_direct(ledger: &Ledger, line: u32, pass: &Pass<'_, impl Upper>) {
     let happened = Happened {
         what: DELIVERED | TAKEN | DIRECT,
         delivered: 0,
@@ -382,7 +382,7 @@ pub(crate) fn forget_thread() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ledger::ESTABLISHED, wire::Protocol};
+    use crate::{inet::Pass, ledger::ESTABLISHED, wire::Protocol};
     use std::{sync::Arc, thread};
 
     fn traced() -> (Arc<Ledger>, TraceReader, LedgerSlot) {

@@ -2,7 +2,7 @@
 //! that knows none yet, or several, is an *unbound sleeper*: a packet on any queue could wake it, and that queue may be
 //! left to its pollers. So the watchdog must know that such a thread exists.
 
-use super::{Context, KernelFds, Waiter, Wake};
+use super::{Context, KernelFds, Upper, Waiter, Wake};
 use crate::sync::Arc;
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -20,8 +20,8 @@ pub(super) fn any_unbound_sleeper() -> bool {
 
 /// Puts the calling thread to sleep on the first of `contexts`, until `waiter` is woken, `timeout` is over (`None`:
 /// never), a signal was handled, or a descriptor of `kernel_fds` is ready.
-pub fn sleep_for(
-    contexts: &[Arc<Context>],
+pub fn sleep_for<U: Upper>(
+    contexts: &[Arc<Context<U>>],
     waiter: &Arc<Waiter>,
     timeout: Option<Duration>,
     kernel_fds: &mut KernelFds,

@@ -3,7 +3,7 @@
 //! [`Context::napi_poll`], and both call the same [`Context::drive`].
 
 use super::{
-    DirectBuffer, KernelFds, NapiId, Pass, PolledBy, Poller, Upper, Waiter, Wake, Word,
+    KernelFds, NapiId, Pass, PolledBy, Poller, Upper, Waiter, Wake, Word,
     asleep::any_unbound_sleeper,
     counters::{PlacedCounters, Stats},
     handoff::{Handoff, ResignAction, Successor},
@@ -46,14 +46,32 @@ pub enum BusyPoll {
     Gone,
 }
 
+/// What a context is made of.
+pub struct Parts<U: Upper> {
+    /// The name of the device.
+    pub device: String,
+    /// The number of the queue on that device.
+    pub queue: u32,
+    /// The queue.
+    pub rx: Box<dyn RxQueue>,
+    /// Its interrupt.
+    pub interrupt: Arc<dyn Interrupt>,
+    /// The floor above.
+    pub upper: Arc<U>,
+    /// The watchdog's period for this queue.
+    pub watchdog: Duration,
+    /// Where it counts.
+    pub counters: PlacedCounters,
+}
+
 /// One receive queue.
-pub struct Context {
+pub struct Context<U: Upper> {
     id: NapiId,
     device: String,
     queue: u32,
     pub(super) word: Word,
     rx: UnsafeCell<Box<dyn RxQueue>>,
-    upper: Arc<dyn Upper>,
+    upper: Arc<U>,
     pub(super) counters: PlacedCounters,
     pub(super) handoff: Handoff,
     pub(super) line: Line,
@@ -71,9 +89,9 @@ pub struct Context {
 }
 
 // SAFETY: `rx` is the only field that is not Sync, and only the owner by `word` touches it.
-unsafe impl Sync for Context {}
+unsafe impl<U: Upper> Sync for Context<U> {}
 
-impl std::fmt::Debug for Context {
+impl<U: Upper> std::fmt::Debug for Context<U> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").field("id", &self.id).field("device", &self.device).finish()
     }
@@ -89,37 +107,24 @@ impl Drop for Owned<'_> {
     }
 }
 
-impl Context {
-    pub(super) fn new(
-        id: NapiId,
-        device: String,
-        queue: u32,
-        rx: Box<dyn RxQueue>,
-        interrupt: Arc<dyn Interrupt>,
-        upper: Arc<dyn Upper>,
-        watchdog: Duration,
-    ) -> io::Result<Context> {
+impl<U: Upper> Context<U> {
+    pub(super) fn new(id: NapiId, parts: Parts<U>) -> io::Result<Context<U>> {
         Ok(Context {
             id,
-            device,
-            queue,
+            device: parts.device,
+            queue: parts.queue,
             word: Word::new(),
-            rx: UnsafeCell::new(rx),
-            upper,
-            counters: PlacedCounters::default(),
+            rx: UnsafeCell::new(parts.rx),
+            upper: parts.upper,
+            counters: parts.counters,
             handoff: Handoff::new(),
-            line: Line::new(interrupt)?,
-            watchdog,
+            line: Line::new(parts.interrupt)?,
+            watchdog: parts.watchdog,
             last_poll: AtomicU64::new(0),
             backoff: AtomicU8::new(0),
             last_leader_pass: AtomicU64::new(0),
             followers: AtomicU32::new(0),
         })
-    }
-
-    /// Counts in `counters` from now on: before the context is in service.
-    pub(super) fn count_in(&mut self, counters: PlacedCounters) {
-        self.counters = counters;
     }
 
     /// Its id.
@@ -165,15 +170,16 @@ impl Context {
 
     /// One pass of a busy poll: at most `budget` packets, delivered on the calling thread. Never blocks.
     #[inline]
-    pub fn busy_poll(&self, budget: usize, now: Instant, poller: &mut Poller<'_>) -> BusyPoll {
+    pub fn busy_poll(&self, budget: usize, now: Instant, poller: &mut Poller<'_, U>) -> BusyPoll {
         if let Err(refused) = self.word.lock_poll() {
             return self.refused(refused);
         }
         let owned = Owned(&self.word);
         self.note_poll(now, poller.prefer);
         let mut pass = Pass {
-            direct: poller.direct.as_mut().map(|direct| &mut **direct as &mut dyn DirectBuffer),
+            direct: poller.direct.as_mut().map(|direct| &mut **direct as _),
             expected_flow: poller.expected_flow,
+            expected_socket: poller.expected_socket,
             ..Pass::new(Some(self.id), now, PolledBy::BusyPoll(poller.name))
         };
         let mut found = 0;
@@ -231,7 +237,7 @@ impl Context {
 
     /// The pass of both ways in: from the ring, frame by frame, to the floor above. The caller owns the queue.
     #[inline]
-    fn drive(&self, budget: usize, pass: &mut Pass<'_>) -> usize {
+    fn drive(&self, budget: usize, pass: &mut Pass<'_, U>) -> usize {
         let upper = &*self.upper;
         pass.batched = true;
         let found = self.rx.with_mut(|rx| {

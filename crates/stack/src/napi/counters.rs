@@ -30,12 +30,12 @@ impl Counter {
 }
 
 /// The counters of one context, and where they are: other processes may read them.
-pub(crate) type PlacedCounters = Published<Counters>;
+pub type PlacedCounters = Published<Counters>;
 
 /// The counters of one context.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(crate) struct Counters {
+pub struct Counters {
     pub(crate) bp_yields: Counter,
     pub(crate) bp_misses: Counter,
     pub(crate) bp_cleaned: Counter,

@@ -8,7 +8,7 @@ use super::{
     context::NAPI_POLL_WEIGHT, handoff::IdleAction, wait::LeaderEpoll, watchdog::Watchdog,
 };
 use crate::{
-    napi::Context,
+    napi::{Context, Upper},
     nic::Interrupt,
     sync::{Arc, AtomicU32, AtomicU64, Ordering},
     sys,
@@ -118,7 +118,7 @@ impl Line {
 }
 
 /// The interrupt thread's main loop.
-pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
+pub(super) fn serve<U: Upper>(context: &Arc<Context<U>>, watchdog: &Watchdog<U>) {
     let mut fired = false;
     let mut watched = false;
     // 1 ns: the default slack of 50 us would add to every timer.
@@ -171,7 +171,7 @@ enum NextStep {
     Idle,
 }
 
-fn poll_queue(context: &Context, fired: bool, watched: bool) -> NextStep {
+fn poll_queue<U: Upper>(context: &Context<U>, fired: bool, watched: bool) -> NextStep {
     let now = time::now();
     if context.is_polled(now) {
         return NextStep::Watch;

@@ -5,7 +5,6 @@
 //! Knows NICs below it and nothing of protocols: frames go up to the [`Upper`] it is given.
 
 use crate::{
-    nic::{Interrupt, RxQueue},
     sync::{Arc, Mutex, MutexGuard, lock},
     sys,
     thread::{Thread, serve},
@@ -31,9 +30,9 @@ mod watchdog;
 mod word;
 
 pub use asleep::sleep_for;
-pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT};
-pub use counters::{Counter, Stats};
-pub(crate) use counters::{Counters, PlacedCounters};
+pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT, Parts};
+pub(crate) use counters::Counters;
+pub use counters::{Counter, PlacedCounters, Stats};
 pub use id::{MIN_NAPI_ID, NapiId};
 pub use pass::{DirectBuffer, Pass, PolledBy, Poller, Upper};
 pub(crate) use wait::WakeOnEvent;
@@ -48,42 +47,32 @@ use watchdog::Watchdog;
 /// and after a time of nothing but polling up to 32 times.
 pub const WATCHDOG: Duration = Duration::from_micros(200);
 
-static CONTEXTS: LazyLock<Table<Context>> =
-    LazyLock::new(|| Table::new(table::CAPACITY, MIN_NAPI_ID));
-
-/// The context named `id`, unless it is closed. Lock-free; what Linux calls `napi_by_id`.
-#[inline]
-pub fn by_id(id: NapiId) -> Option<Arc<Context>> {
-    CONTEXTS.get(id.get())
+/// The contexts of a process over one kind of upper floor, by id, and the thread of their watchdog.
+pub struct Contexts<U: Upper> {
+    table: LazyLock<Table<Context<U>>>,
+    watchdog_thread: Mutex<Weak<WatchdogThread<U>>>,
 }
 
 /// A context in service: enabled, in the table, its interrupt thread running. Dropping it closes the
 /// context: it has no owner after that, no lookup finds it, and its thread has ended.
-#[derive(Debug)]
-pub struct Serving {
-    context: Arc<Context>,
+pub struct Serving<U: Upper> {
+    contexts: &'static Contexts<U>,
+    context: Arc<Context<U>>,
     thread: Option<Thread>,
-    watchdog_thread: Arc<WatchdogThread>,
+    watchdog_thread: Arc<WatchdogThread<U>>,
 }
 
 /// The watchdog's thread, which lives while a context is in service.
-#[derive(Debug)]
-struct WatchdogThread {
-    watchdog: Arc<Watchdog>,
+struct WatchdogThread<U: Upper> {
+    watchdog: Arc<Watchdog<U>>,
     thread: Option<Thread>,
 }
 
-static WATCHDOG_THREAD: Mutex<Weak<WatchdogThread>> = Mutex::new(Weak::new());
-
 /// Held during fork(2): no thread starts or ends the process's watchdog meanwhile. The child must
 /// [forget](WatchdogLock::forget) it.
-pub(crate) struct WatchdogLock(MutexGuard<'static, Weak<WatchdogThread>>);
+pub(crate) struct WatchdogLock<U: Upper>(MutexGuard<'static, Weak<WatchdogThread<U>>>);
 
-impl WatchdogLock {
-    pub(crate) fn hold() -> WatchdogLock {
-        WatchdogLock(lock(&WATCHDOG_THREAD))
-    }
-
+impl<U: Upper> WatchdogLock<U> {
     /// In the child: this process has no watchdog.
     pub(crate) fn forget(mut self) {
         // Not dropped: that could drop the last reference and join the parent's thread.
@@ -91,10 +80,29 @@ impl WatchdogLock {
     }
 }
 
-impl WatchdogThread {
+impl<U: Upper> Contexts<U> {
+    /// No contexts.
+    #[expect(clippy::new_without_default, reason = "it is the value of a static")]
+    pub const fn new() -> Contexts<U> {
+        Contexts {
+            table: LazyLock::new(|| Table::new(table::CAPACITY, MIN_NAPI_ID)),
+            watchdog_thread: Mutex::new(Weak::new()),
+        }
+    }
+
+    /// The context named `id`, unless it is closed. Lock-free; what Linux calls `napi_by_id`.
+    #[inline]
+    pub fn by_id(&self, id: NapiId) -> Option<Arc<Context<U>>> {
+        self.table.get(id.get())
+    }
+
+    pub(crate) fn hold_watchdog(&'static self) -> WatchdogLock<U> {
+        WatchdogLock(lock(&self.watchdog_thread))
+    }
+
     /// The process's watchdog thread, started if there is none.
-    fn get() -> io::Result<Arc<WatchdogThread>> {
-        let mut current = lock(&WATCHDOG_THREAD);
+    fn watchdog_thread(&self) -> io::Result<Arc<WatchdogThread<U>>> {
+        let mut current = lock(&self.watchdog_thread);
         if let Some(watchdog_thread) = current.upgrade() {
             return Ok(watchdog_thread);
         }
@@ -112,60 +120,19 @@ impl WatchdogThread {
         *current = Arc::downgrade(&watchdog_thread);
         Ok(watchdog_thread)
     }
-}
 
-impl Drop for WatchdogThread {
-    fn drop(&mut self) {
-        self.watchdog.stop();
-        if let Some(thread) = self.thread.take() {
-            thread.join();
-        }
-    }
-}
-
-impl Serving {
     /// Puts a queue into service.
     ///
     /// # Errors
     /// No descriptor or thread left, or 1,024 contexts exist already.
-    pub fn start(
-        device: String,
-        queue: u32,
-        rx: Box<dyn RxQueue>,
-        interrupt: Arc<dyn Interrupt>,
-        upper: Arc<dyn Upper>,
-        watchdog: Duration,
-    ) -> io::Result<Serving> {
-        let counters = PlacedCounters::default();
-        Serving::start_counted(device, queue, rx, interrupt, upper, watchdog, counters)
-    }
-
-    /// As [`start`](Serving::start), counting in `counters`.
-    pub(crate) fn start_counted(
-        device: String,
-        queue: u32,
-        rx: Box<dyn RxQueue>,
-        interrupt: Arc<dyn Interrupt>,
-        upper: Arc<dyn Upper>,
-        watchdog: Duration,
-        counters: PlacedCounters,
-    ) -> io::Result<Serving> {
-        let watchdog_thread = WatchdogThread::get()?;
+    pub fn start(&'static self, parts: Parts<U>) -> io::Result<Serving<U>> {
+        let watchdog_thread = self.watchdog_thread()?;
         let mut failed = None;
-        let mut parts = Some((device, queue, rx, interrupt, upper, counters));
-        let context = CONTEXTS.insert_with(|id| {
-            let id = NapiId::new(id)?;
-            let (device, queue, rx, interrupt, upper, counters) = parts.take()?;
-            match Context::new(id, device, queue, rx, interrupt, upper, watchdog) {
-                Ok(mut context) => {
-                    context.count_in(counters);
-                    Some(Arc::new(context))
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    None
-                }
-            }
+        let context = self.table.insert_with(|id| {
+            Context::new(NapiId::new(id)?, parts)
+                .map(Arc::new)
+                .map_err(|error| failed = Some(error))
+                .ok()
         });
         let Some(context) = context else {
             return Err(failed.unwrap_or_else(|| {
@@ -180,15 +147,33 @@ impl Serving {
         };
         context.enable();
         let watchdog = watchdog_thread.watchdog.clone();
-        let mut serving = Serving { context: context.clone(), thread: None, watchdog_thread };
+        let mut serving =
+            Serving { contexts: self, context: context.clone(), thread: None, watchdog_thread };
         let name = format!("napi/{}", context.id());
         let thread = serve(name, move || interrupt::serve(&context, &watchdog))?;
         serving.thread = Some(thread);
         Ok(serving)
     }
+}
 
+impl<U: Upper> Drop for WatchdogThread<U> {
+    fn drop(&mut self) {
+        self.watchdog.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join();
+        }
+    }
+}
+
+impl<U: Upper> std::fmt::Debug for Serving<U> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.context.fmt(f)
+    }
+}
+
+impl<U: Upper> Serving<U> {
     /// The context.
-    pub fn context(&self) -> &Arc<Context> {
+    pub fn context(&self) -> &Arc<Context<U>> {
         &self.context
     }
 
@@ -198,9 +183,9 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl<U: Upper> Drop for Serving<U> {
     fn drop(&mut self) {
-        CONTEXTS.remove(self.context.id().get());
+        self.contexts.table.remove(self.context.id().get());
         self.context.disable();
         self.context.line.stop();
         if let Some(thread) = self.thread.take() {

@@ -4,7 +4,7 @@
 //!
 //! While no queue is watched it sleeps without a timeout. It is model-checked in `tests/loom.rs`.
 
-use super::Context;
+use super::{Context, Upper};
 use crate::{
     sync::{Arc, Mutex, lock},
     sys,
@@ -16,27 +16,26 @@ use std::{
 };
 
 /// The watchdog of a process.
-#[derive(Debug)]
-pub(crate) struct Watchdog {
+pub(crate) struct Watchdog<U: Upper> {
     event: OwnedFd,
-    watch: Mutex<Watch>,
+    watch: Mutex<Watch<U>>,
 }
 
-#[derive(Debug, Default)]
-struct Watch {
-    contexts: Vec<Arc<Context>>,
+struct Watch<U: Upper> {
+    contexts: Vec<Arc<Context<U>>>,
     /// When it checks next; `None`: not before it is woken.
     next: Option<Instant>,
     stopped: bool,
 }
 
-impl Watchdog {
-    pub(super) fn new() -> io::Result<Watchdog> {
-        Ok(Watchdog { event: sys::eventfd()?, watch: Mutex::default() })
+impl<U: Upper> Watchdog<U> {
+    pub(super) fn new() -> io::Result<Watchdog<U>> {
+        let watch = Watch { contexts: Vec::new(), next: None, stopped: false };
+        Ok(Watchdog { event: sys::eventfd()?, watch: Mutex::new(watch) })
     }
 
     /// Checks `context` from now on, for as long as its handoff is `WATCHING`.
-    pub(super) fn watch(&self, context: &Arc<Context>) {
+    pub(super) fn watch(&self, context: &Arc<Context<U>>) {
         let mut watch = lock(&self.watch);
         if !watch.contexts.iter().any(|watched| Arc::ptr_eq(watched, context)) {
             watch.contexts.push(context.clone());
@@ -50,7 +49,7 @@ impl Watchdog {
     }
 
     /// Removes `context`, whose interrupt thread has ended.
-    pub(super) fn forget(&self, context: &Arc<Context>) {
+    pub(super) fn forget(&self, context: &Arc<Context<U>>) {
         lock(&self.watch).contexts.retain(|watched| !Arc::ptr_eq(watched, context));
     }
 

@@ -6,7 +6,8 @@ use super::{
     yield_policy::YieldPolicy,
 };
 use crate::{
-    napi::{BusyPoll, Context, Poller},
+    inet::{Context, Poller},
+    napi::BusyPoll,
     signal,
     time::{self, Instant},
 };

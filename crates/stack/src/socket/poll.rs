@@ -7,10 +7,8 @@ use super::{
     source::{Socket, Source},
 };
 use crate::{
-    napi::{
-        self, BUSY_POLL_BUDGET, Context, KernelFds, NapiId, Poller, Waiter, Wake, WakeList,
-        WakeOnEvent,
-    },
+    inet::{Context, Poller},
+    napi::{self, BUSY_POLL_BUDGET, KernelFds, NapiId, Waiter, Wake, WakeList, WakeOnEvent},
     pool::{Last, Pool},
     signal,
     spin::SpinTurn,

@@ -7,7 +7,8 @@ use super::{
 use crate::{
     Host,
     host::PollerSlot,
-    napi::{BUSY_POLL_BUDGET, BusyPoll, Context, Poller},
+    inet::{Context, Poller},
+    napi::{BUSY_POLL_BUDGET, BusyPoll},
     time::{self, Instant},
 };
 use std::{

@@ -4,10 +4,7 @@ use super::{
     readiness::{Events, Watch},
     task_wait::TaskChannel,
 };
-use crate::{
-    Host,
-    napi::{Context, NapiId},
-};
+use crate::{Host, inet::Context, napi::NapiId};
 use std::{fmt, sync::Arc};
 
 /// A socket of this crate: [`poll`](super::poll) and [`Epoll`](super::Epoll) wait for these. Other crates cannot

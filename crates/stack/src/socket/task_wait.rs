@@ -6,10 +6,7 @@ use super::{
     source::Socket,
     waiting::{AlreadyReady, WaitChannel, WaitOptions},
 };
-use crate::{
-    host::PollerSlot,
-    napi::{Context, Waiter},
-};
+use crate::{host::PollerSlot, inet::Context, napi::Waiter};
 use std::{
     fmt, io,
     sync::Arc,

@@ -6,13 +6,13 @@ use super::{
     options::{SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, at_least, errno},
 };
 use crate::{
-    napi::{self, Context, DirectBuffer, KernelFds, NapiId, Poller, Waiter, Wake},
+    inet::{Context, Meta, Poller, UdpEndpoint, by_id, tcp::Flow},
+    napi::{self, DirectBuffer, KernelFds, NapiId, Waiter, Wake},
     signal,
     spin::SpinTurn,
     time::{self, Instant},
 };
 use std::{
-    any::Any,
     hint::cold_path,
     io, slice,
     sync::{
@@ -59,8 +59,13 @@ pub(super) trait WaitChannel {
     /// The socket's id as a poller.
     fn poller_id(&self) -> usize;
 
-    /// The flow that the packets are probably for, in the protocol layer's own type.
-    fn expected_flow(&self) -> Option<&(dyn Any + Send + Sync)> {
+    /// The connection that the packets are probably for.
+    fn expected_flow(&self) -> Option<&Flow> {
+        None
+    }
+
+    /// The datagram socket that the packets are probably for.
+    fn expected_socket(&self) -> Option<&Arc<dyn UdpEndpoint>> {
         None
     }
 
@@ -88,7 +93,7 @@ pub(super) trait Call {
     fn attempt(&mut self) -> Option<io::Result<Self::Output>>;
 
     /// The buffers that the caller's own poll may deliver into, past the socket's queue.
-    fn direct(&mut self) -> Option<&mut dyn DirectBuffer> {
+    fn direct(&mut self) -> Option<&mut dyn DirectBuffer<Meta>> {
         None
     }
 }
@@ -300,6 +305,7 @@ impl WaitOptions {
             prefer: self.prefers_busy_poll(),
             direct: call.direct(),
             expected_flow: channel.expected_flow(),
+            expected_socket: channel.expected_socket(),
         };
         let contexts = slice::from_ref(context);
         let mut began = None;
@@ -421,7 +427,7 @@ impl LastNapi {
     pub(super) fn context(&mut self) -> Option<Arc<Context>> {
         if self.context.as_ref().is_none_or(|context| context.is_gone()) {
             cold_path();
-            self.context = self.napi.and_then(napi::by_id);
+            self.context = self.napi.and_then(by_id);
             if self.context.is_none() {
                 self.napi = None;
             }

@@ -4,7 +4,7 @@
 //! 3.2.2) and which socket gets a received one.
 
 use super::checksum::{self, Sum};
-use super::{Error, Result, be16, ipv4, put16};
+use super::{Error, Result, be16, ipv4, put16, put32};
 
 /// Bytes of a header: the first 8 bytes of every message here.
 pub const HEADER_LEN: usize = 8;
@@ -51,61 +51,117 @@ pub mod code {
     pub const REASSEMBLY_EXCEEDED: u8 = 1;
 }
 
-/// The fields that the messages of both ICMPs have in the same places.
-macro_rules! same_fields {
+/// The messages of both ICMPs, as far as they are alike.
+macro_rules! message {
     () => {
-        /// Checks that the header is complete. The message is as long as the buffer, an IP payload.
-        ///
-        /// # Errors
-        /// [`Error::Truncated`].
-        #[inline]
-        pub fn new_checked(buf: T) -> Result<Packet<T>> {
-            if buf.as_ref().len() < HEADER_LEN {
-                return Err(Error::Truncated);
+        /// A view of a message.
+        #[derive(Debug, Clone, Copy)]
+        pub struct Packet<T>(T);
+
+        impl<T: AsRef<[u8]>> Packet<T> {
+            /// Checks that the header is complete. The message is as long as the buffer, an IP payload.
+            ///
+            /// # Errors
+            /// [`Error::Truncated`].
+            #[inline]
+            pub fn new_checked(buf: T) -> Result<Packet<T>> {
+                if buf.as_ref().len() < HEADER_LEN {
+                    return Err(Error::Truncated);
+                }
+                Ok(Packet(buf))
             }
-            Ok(Packet(buf))
+
+            /// The type of the message.
+            #[inline]
+            pub fn kind(&self) -> Type {
+                Type(self.0.as_ref()[0])
+            }
+
+            /// The code within the type; see [`code`].
+            #[inline]
+            pub fn code(&self) -> u8 {
+                self.0.as_ref()[1]
+            }
+
+            /// The checksum field.
+            #[inline]
+            pub fn checksum(&self) -> u16 {
+                be16(self.0.as_ref(), 2)
+            }
+
+            /// The identifier of an echo; meaningless in other messages.
+            #[inline]
+            pub fn ident(&self) -> u16 {
+                be16(self.0.as_ref(), 4)
+            }
+
+            /// The sequence number of an echo; meaningless in other messages.
+            #[inline]
+            pub fn sequence(&self) -> u16 {
+                be16(self.0.as_ref(), 6)
+            }
         }
 
-        /// The type of the message.
-        #[inline]
-        pub fn kind(&self) -> Type {
-            Type(self.0.as_ref()[0])
+        impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
+            /// The bytes after the header: an echo's data or the quoted packet.
+            #[inline]
+            pub fn payload(&self) -> &'a [u8] {
+                &self.0.as_ref()[HEADER_LEN..]
+            }
         }
 
-        /// The code within the type; see [`code`].
-        #[inline]
-        pub fn code(&self) -> u8 {
-            self.0.as_ref()[1]
-        }
+        impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+            /// Writes an echo's header. The message is as long as the buffer; call
+            /// [`Packet::fill_checksum`] when the data is in place.
+            ///
+            /// # Errors
+            /// [`Error::Truncated`] if the buffer is too short for the header.
+            #[inline]
+            pub fn init_echo(buf: T, kind: Type, ident: u16, sequence: u16) -> Result<Packet<T>> {
+                let rest = u32::from(ident) << 16 | u32::from(sequence);
+                Self::init(buf, kind, 0, rest)
+            }
 
-        /// The checksum field.
-        #[inline]
-        pub fn checksum(&self) -> u16 {
-            be16(self.0.as_ref(), 2)
-        }
+            #[inline]
+            pub(super) fn init(mut buf: T, kind: Type, code: u8, rest: u32) -> Result<Packet<T>> {
+                let b = buf.as_mut();
+                if b.len() < HEADER_LEN {
+                    return Err(Error::Truncated);
+                }
+                b[0] = kind.0;
+                b[1] = code;
+                put16(b, 2, 0);
+                put32(b, 4, rest);
+                Ok(Packet(buf))
+            }
 
-        /// The identifier of an echo; meaningless in other messages.
-        #[inline]
-        pub fn ident(&self) -> u16 {
-            be16(self.0.as_ref(), 4)
-        }
+            /// The bytes after the header, writable.
+            #[inline]
+            pub fn payload_mut(&mut self) -> &mut [u8] {
+                &mut self.0.as_mut()[HEADER_LEN..]
+            }
 
-        /// The sequence number of an echo; meaningless in other messages.
-        #[inline]
-        pub fn sequence(&self) -> u16 {
-            be16(self.0.as_ref(), 6)
+            /// Quotes as much of the packet that an error is about as fits in the buffer, which has room for `least`
+            /// bytes of it.
+            fn quote(&mut self, quote: &[u8], least: usize) -> Result<()> {
+                let room = self.payload_mut();
+                if room.len() < least {
+                    return Err(Error::Truncated);
+                }
+                let len = room.len().min(quote.len());
+                room[..len].copy_from_slice(&quote[..len]);
+                // The message is as long as the buffer, so the rest after the quote is zeroed.
+                room[len..].fill(0);
+                Ok(())
+            }
         }
     };
 }
-pub(super) use same_fields;
+pub(super) use message;
 
-/// A view of an ICMP message.
-#[derive(Debug, Clone, Copy)]
-pub struct Packet<T>(T);
+message!();
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    same_fields!();
-
     /// The next hop's MTU in a "fragmentation needed", bytes; `None` in any other message and from
     /// routers older than RFC 1191, which leave it 0. The caller must check it: any host may send
     /// 68 or less.
@@ -136,12 +192,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
-    /// The bytes after the header: an echo's data or the quoted packet.
-    #[inline]
-    pub fn payload(&self) -> &'a [u8] {
-        &self.0.as_ref()[HEADER_LEN..]
-    }
-
     /// The packet an error is about: one we sent, if the error is genuine. Its payload may be cut
     /// anywhere; [`udp::ports`](super::udp::ports) needs 4 bytes of it.
     ///
@@ -157,17 +207,6 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Writes an echo's header. The message is as long as the buffer; call
-    /// [`Packet::fill_checksum`] when the data is in place.
-    ///
-    /// # Errors
-    /// [`Error::Truncated`] if the buffer is too short for the header.
-    #[inline]
-    pub fn init_echo(buf: T, kind: Type, ident: u16, sequence: u16) -> Result<Packet<T>> {
-        let rest = u32::from(ident) << 16 | u32::from(sequence);
-        Self::init(buf, kind, 0, rest)
-    }
-
     /// Writes an error and its checksum. `rest` is the second half of the header: the next hop's
     /// MTU, or the pointer shifted left by 24, or 0. `quote` is the IP packet the error is about;
     /// as much of it is quoted as fits in the buffer.
@@ -178,29 +217,9 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     pub fn init_error(buf: T, kind: Type, code: u8, rest: u32, quote: &[u8]) -> Result<Packet<T>> {
         let needed = (ipv4::Packet::new_quoted(quote)?.header_len() + 8).min(quote.len());
         let mut packet = Self::init(buf, kind, code, rest)?;
-        let room = packet.payload_mut();
-        if room.len() < needed {
-            return Err(Error::Truncated);
-        }
-        let len = room.len().min(quote.len());
-        room[..len].copy_from_slice(&quote[..len]);
-        // The message is as long as the buffer, so the rest after the quote is zeroed.
-        room[len..].fill(0);
+        packet.quote(quote, needed)?;
         packet.fill_checksum();
         Ok(packet)
-    }
-
-    #[inline]
-    fn init(mut buf: T, kind: Type, code: u8, rest: u32) -> Result<Packet<T>> {
-        let b = buf.as_mut();
-        if b.len() < HEADER_LEN {
-            return Err(Error::Truncated);
-        }
-        b[0] = kind.0;
-        b[1] = code;
-        put16(b, 2, 0);
-        b[4..8].copy_from_slice(&rest.to_be_bytes());
-        Ok(Packet(buf))
     }
 
     /// Turns an echo request into its reply, in place: the data stays the same (RFC 1122 section
@@ -227,12 +246,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(self.0.as_mut(), 2, 0);
         let checksum = Sum::of(self.0.as_ref()).checksum();
         put16(self.0.as_mut(), 2, checksum);
-    }
-
-    /// The bytes after the header, writable.
-    #[inline]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        &mut self.0.as_mut()[HEADER_LEN..]
     }
 }
 

@@ -5,7 +5,7 @@
 //! received one.
 
 use super::checksum::{self, Sum};
-use super::icmp::same_fields;
+use super::icmp::message;
 use super::{Error, Protocol, Result, be16, be32, ipv6, put16, put32};
 
 /// Bytes of a header: the first 8 bytes of every message here.
@@ -76,13 +76,9 @@ pub mod code {
     pub const INCOMPLETE_HEADER_CHAIN: u8 = 3;
 }
 
-/// A view of an ICMPv6 message.
-#[derive(Debug, Clone, Copy)]
-pub struct Packet<T>(T);
+message!();
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    same_fields!();
-
     /// The next hop's MTU in a "packet too big", bytes. The caller must check it: any host may send
     /// one, and no link has an MTU below [`ipv6::MIN_MTU`].
     #[inline]
@@ -125,12 +121,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
-    /// The bytes after the header: an echo's data or the quoted packet.
-    #[inline]
-    pub fn payload(&self) -> &'a [u8] {
-        &self.0.as_ref()[HEADER_LEN..]
-    }
-
     /// The packet an error is about: one we sent, if the error is genuine. Its payload may be cut
     /// anywhere; [`udp::ports`](super::udp::ports) needs 4 bytes of it, after the extension headers.
     ///
@@ -146,17 +136,6 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Writes an echo's header. The message is as long as the buffer; call
-    /// [`Packet::fill_checksum`] when the data is in place.
-    ///
-    /// # Errors
-    /// [`Error::Truncated`] if the buffer is too short for the header.
-    #[inline]
-    pub fn init_echo(buf: T, kind: Type, ident: u16, sequence: u16) -> Result<Packet<T>> {
-        let rest = u32::from(ident) << 16 | u32::from(sequence);
-        Self::init(buf, kind, 0, rest)
-    }
-
     /// Writes an error and its checksum. `rest` is the second half of the header: the MTU, or the
     /// pointer, or 0. `quote` is the IP packet the error is about; as much of it is quoted as fits
     /// in the buffer: [`error_len`] returns how long the buffer should be.
@@ -174,29 +153,9 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     ) -> Result<Packet<T>> {
         ipv6::Packet::new_quoted(quote)?;
         let mut packet = Self::init(buf, kind, code, rest)?;
-        let room = packet.payload_mut();
-        if room.len() < quote.len().min(ipv6::HEADER_LEN + 8) {
-            return Err(Error::Truncated);
-        }
-        let len = room.len().min(quote.len());
-        room[..len].copy_from_slice(&quote[..len]);
-        // The message is as long as the buffer, so the rest after the quote is zeroed.
-        room[len..].fill(0);
+        packet.quote(quote, quote.len().min(ipv6::HEADER_LEN + 8))?;
         packet.fill_checksum(addresses);
         Ok(packet)
-    }
-
-    #[inline]
-    pub(super) fn init(mut buf: T, kind: Type, code: u8, rest: u32) -> Result<Packet<T>> {
-        let b = buf.as_mut();
-        if b.len() < HEADER_LEN {
-            return Err(Error::Truncated);
-        }
-        b[0] = kind.0;
-        b[1] = code;
-        put16(b, 2, 0);
-        put32(b, 4, rest);
-        Ok(Packet(buf))
     }
 
     /// Turns an echo request into its reply, in place: the data stays the same (RFC 4443 section
@@ -219,12 +178,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(self.0.as_mut(), 2, 0);
         let checksum = self.sum(addresses).checksum();
         put16(self.0.as_mut(), 2, checksum);
-    }
-
-    /// The bytes after the header, writable.
-    #[inline]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        &mut self.0.as_mut()[HEADER_LEN..]
     }
 }
 

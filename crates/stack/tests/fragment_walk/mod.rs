@@ -5,8 +5,8 @@
 mod fragments;
 
 use busypoll_stack::{
-    inet::{Addressing, BindOptions, Datagram, Inet, Interface, SocketError, UdpEndpoint},
-    napi::{Pass, PolledBy},
+    inet::{Addressing, BindOptions, Datagram, Inet, Interface, Pass, SocketError, UdpEndpoint},
+    napi::PolledBy,
     nic::{Checksum, Frame, Info, RingFull, TxQueue},
     time::Instant,
     wire::MacAddr,

@@ -25,7 +25,12 @@ struct Socket {
 }
 
 impl Upper for Sockets {
-    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
+    type Flow = ();
+    type Socket = ();
+    type Deferred = ();
+    type Meta = ();
+
+    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_, Self>) {
         let mut socket = self.0[usize::from(frame.bytes[0])].lock().unwrap();
         socket.packets += 1;
         if let Some(waiter) = socket.waiter.take() {
@@ -33,7 +38,7 @@ impl Upper for Sockets {
         }
     }
 
-    fn tick(&self, _pass: &mut Pass<'_>) -> Option<Instant> {
+    fn tick(&self, _pass: &mut Pass<'_, Self>) -> Option<Instant> {
         None
     }
 }
@@ -62,11 +67,11 @@ impl Sockets {
 }
 
 struct Model {
-    context: Arc<Context>,
+    context: Arc<Context<Sockets>>,
     sockets: Sockets,
     sender: RingSender,
     napi: thread::JoinHandle<()>,
-    watchdog: Arc<Watchdog>,
+    watchdog: Arc<Watchdog<Sockets>>,
     guard: thread::JoinHandle<()>,
 }
 
@@ -74,7 +79,7 @@ impl Model {
     fn new() -> Model {
         let ring = Ring::new(4);
         let sockets = Sockets::default();
-        let context = napi::context(&ring, std::sync::Arc::new(sockets.clone()));
+        let context = napi::context(&ring, sockets.clone());
         let watchdog = napi::watchdog();
         let guard = {
             let watchdog = watchdog.clone();

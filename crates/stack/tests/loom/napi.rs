@@ -23,8 +23,9 @@ mod watchdog;
 pub(crate) mod word;
 
 pub(crate) use context::Context;
+use context::Parts;
 use id::{MIN_NAPI_ID, NapiId};
-use pass::{DirectBuffer, PolledBy};
+use pass::PolledBy;
 pub(crate) use pass::{Pass, Poller, Upper};
 use wait::WakeList;
 pub(crate) use wait::{KernelFds, LeaderEpoll, Waiter, Wake};
@@ -37,67 +38,67 @@ use crate::{
 };
 
 /// A context in service over `ring`, its interrupt thread not yet running.
-pub(crate) fn context(ring: &Arc<Ring>, upper: std::sync::Arc<dyn Upper>) -> Arc<Context> {
+pub(crate) fn context<U: Upper>(ring: &Arc<Ring>, upper: U) -> Arc<Context<U>> {
     let rx = Box::new(RingReceiver::new(ring.clone()));
     let interrupt: std::sync::Arc<dyn crate::nic::Interrupt> =
         std::sync::Arc::new(crate::nic::RingInterrupt(ring.clone()));
-    let context = Context::new(
-        NapiId::new(MIN_NAPI_ID).unwrap(),
-        String::new(),
-        0,
+    let parts = Parts {
+        device: String::new(),
+        queue: 0,
         rx,
-        Arc::from_std(interrupt),
-        Arc::from_std(upper),
-        std::time::Duration::from_micros(200),
-    )
-    .unwrap();
+        interrupt: Arc::from_std(interrupt),
+        upper: Arc::new(upper),
+        watchdog: std::time::Duration::from_micros(200),
+        counters: counters::PlacedCounters::default(),
+    };
+    let context = Context::new(NapiId::new(MIN_NAPI_ID).unwrap(), parts).unwrap();
     context.enable();
     Arc::new(context)
 }
 
 /// A watchdog whose thread is not yet running.
-pub(crate) fn watchdog() -> Arc<Watchdog> {
+pub(crate) fn watchdog<U: Upper>() -> Arc<Watchdog<U>> {
     Arc::new(Watchdog::new().unwrap())
 }
 
 /// The body of the watchdog thread.
-pub(crate) fn guard(watchdog: &Watchdog) {
+pub(crate) fn guard(watchdog: &Watchdog<impl Upper>) {
     watchdog.run();
 }
 
 /// The body of the interrupt thread.
-pub(crate) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
+pub(crate) fn serve<U: Upper>(context: &Arc<Context<U>>, watchdog: &Watchdog<U>) {
     interrupt::serve(context, watchdog);
 }
 
 /// Records a busy poll now.
-pub(crate) fn note_poll(context: &Context) {
+pub(crate) fn note_poll(context: &Context<impl Upper>) {
     context.note_poll(crate::time::now(), false);
 }
 
 /// Whether the queue is still left to pollers `after` the busy poll.
-pub(crate) fn is_left(context: &Context, after: std::time::Duration) -> bool {
+pub(crate) fn is_left(context: &Context<impl Upper>, after: std::time::Duration) -> bool {
     context.is_polled(crate::time::now() + after)
 }
 
 /// Makes the caller the leader of the context.
-pub(crate) fn lead(context: &Context) -> bool {
+pub(crate) fn lead(context: &Context<impl Upper>) -> bool {
     context.handoff.lead()
 }
 
 /// Ends the interrupt thread.
-pub(crate) fn stop(context: &Context) {
+pub(crate) fn stop(context: &Context<impl Upper>) {
     context.line.stop();
 }
 
 /// Ends the watchdog thread.
-pub(crate) fn dismiss(watchdog: &Watchdog, context: &Arc<Context>) {
+pub(crate) fn dismiss<U: Upper>(watchdog: &Watchdog<U>, context: &Arc<Context<U>>) {
     watchdog.forget(context);
     watchdog.stop();
 }
 
 /// Closes the context, as dropping `Serving` does.
-pub(crate) fn disable(context: &Context) {
+pub(crate) fn disable(context: &Context<impl Upper>) {
     context.disable();
 }
 

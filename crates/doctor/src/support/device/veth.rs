@@ -42,7 +42,7 @@ pub(super) fn check(link: &Link, _: &Device, sources: &Sources, report: &mut Rep
             sends(&there, report);
         }
         None => {
-            let what = "the other end's namespace cannot be looked into";
+            let what = "the other end's namespace cannot be entered";
             let found = VETH_PEER_UNSEEN.finding(Subject::device(&link.name), what);
             let number = link.lower.and_then(|l| l.netns);
             let said = number.map_or("none".into(), |n| format!("link-netnsid {n}"));

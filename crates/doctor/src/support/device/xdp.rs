@@ -25,7 +25,7 @@ pub(super) fn check(link: &Link, device: &Device, report: &mut Report) {
     let program = xdp.program.map_or("several".into(), |id| id.to_string());
     let holders = xdp.program.map(holders).unwrap_or_default();
     let whose = match holders.as_slice() {
-        [] => "held by the device or by a process that may not be looked at".into(),
+        [] => "held by the device or by a process that may not be inspected".into(),
         some => format!("held by {}", some.join(", ")),
     };
     let what = format!("XDP program {program} ({mode}), {whose}");

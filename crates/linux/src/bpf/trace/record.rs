@@ -93,7 +93,7 @@ pub struct Call {
 pub struct Ends {
     /// Whether it is TCP, or UDP.
     pub tcp: bool,
-    /// Its own.
+    /// The thread's own.
     pub local: SocketAddr,
     /// The peer's; `None` if it is not connected.
     pub peer: Option<SocketAddr>,

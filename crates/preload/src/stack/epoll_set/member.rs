@@ -1,10 +1,7 @@
 //! One file in one set: what epoll_ctl(2) has set for it, and which half it is in.
 
 use super::EpollSet;
-use busypoll_stack::{
-    Events, Source, Watch,
-    napi::{Context, NapiId},
-};
+use busypoll_stack::{Events, Source, Watch, inet::Context, napi::NapiId};
 use std::{
     io,
     sync::{Arc, Weak},

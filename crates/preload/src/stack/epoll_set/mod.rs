@@ -4,7 +4,6 @@
 //! process shares is in both halves: ours reports connections over our queues, the kernel's, in all these processes,
 //! the others.
 
-mod busy_poll_params;
 mod events;
 mod member;
 mod members;
@@ -25,7 +24,6 @@ use std::{
     },
 };
 
-use busy_poll_params::BusyPollParams;
 pub use events::on_thread_exit;
 pub use member::Key;
 use member::{Half, Member};
@@ -36,6 +34,30 @@ pub use wakeup_fd::split_off_wakeup;
 
 /// Finds a descriptor of a set that this process has inherited.
 pub type FindFd = fn(&Arc<EpollSet>) -> Option<c_int>;
+
+/// The origin of the busy-poll parameters of our half.
+#[derive(Clone, Copy, Debug)]
+enum BusyPollParams {
+    /// The policy's settings for the program.
+    Program(Settings),
+    /// The policy's settings for the sockets it has watched.
+    Sockets(Settings),
+    /// The program's own parameters, which prevail.
+    Explicit(EpollParams),
+}
+
+impl BusyPollParams {
+    fn params(self) -> EpollParams {
+        match self {
+            BusyPollParams::Explicit(params) => params,
+            BusyPollParams::Program(settings) | BusyPollParams::Sockets(settings) => EpollParams {
+                busy_poll_usecs: settings.micros_on(Plane::Stack),
+                busy_poll_budget: settings.busy_poll_budget,
+                prefer_busy_poll: settings.prefers_on(Plane::Stack),
+            },
+        }
+    }
+}
 
 /// An epoll set of the program.
 #[derive(Debug)]

@@ -2,10 +2,7 @@
 
 use super::EpollSet;
 use crate::{real, stack::common::lock};
-use busypoll_stack::{
-    Events, Source, Watch,
-    napi::{Context, NapiId},
-};
+use busypoll_stack::{Events, Source, Watch, inet::Context, napi::NapiId};
 use std::{
     ptr,
     sync::{Arc, Weak, atomic::Ordering},

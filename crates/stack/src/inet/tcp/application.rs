@@ -7,12 +7,11 @@ use super::{
     info::TcpInfo,
 };
 use crate::{
-    inet::{Inet, PathOptions},
-    napi::{NapiId, Pass},
+    inet::{Inet, Pass, PathOptions},
+    napi::NapiId,
     time::Instant,
 };
 use std::{
-    any::Any,
     fmt,
     io::{self, IoSlice, IoSliceMut},
     net::{Shutdown, SocketAddr},
@@ -40,13 +39,6 @@ impl Flow {
     /// Whether the kernel has made it.
     pub(crate) fn is_imported(&self) -> bool {
         self.core.lock().imported
-    }
-
-    /// For [`Poller::expected_flow`](crate::napi::Poller::expected_flow): a thread that polls for this flow finds it
-    /// without a lookup in the table.
-    #[inline]
-    pub(crate) fn expected_flow(&self) -> &(dyn Any + Send + Sync) {
-        &self.core
     }
 
     /// Changes the connection, then sends what may be sent because of it.

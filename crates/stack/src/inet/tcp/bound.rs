@@ -6,7 +6,10 @@ use super::{
     connect::LocalPort,
     listener::HeldPort,
 };
-use crate::{inet::Inet, napi::Pass, sync::lock};
+use crate::{
+    inet::{Inet, Pass},
+    sync::lock,
+};
 use std::{fmt, io, net::SocketAddr, sync::Arc};
 
 /// A local address and port claimed by a socket that neither listens nor is connected (yet). Dropping it releases

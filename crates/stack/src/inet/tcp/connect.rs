@@ -11,8 +11,7 @@ use super::{
     tuple::Tuple,
 };
 use crate::{
-    inet::{Count, EPHEMERAL, Inet, PathOptions, SendError, dual::unmapped},
-    napi::Pass,
+    inet::{Count, EPHEMERAL, Inet, Pass, PathOptions, SendError, dual::unmapped},
     sync::{Ordering, lock},
     time::Instant,
 };
@@ -39,10 +38,11 @@ pub struct ConnectOptions {
 
 /// What a socket that connects already has of its local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LocalPort {
+pub(crate) enum LocalPort {
     Nothing,
     Bound,
-    /// The kernel has chosen it for this connection.
+    /// The kernel, which shares the interface, has chosen it for this connection: connections left by an earlier
+    /// listener on the port are no conflict.
     FromKernel,
 }
 
@@ -72,41 +72,15 @@ impl Inet {
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
-        self.tcp_connect_from(
-            (local, LocalPort::Nothing),
-            remote,
-            options,
-            port_ref,
-            endpoint,
-            pass,
-        )
+        let from = (local, LocalPort::Nothing);
+        self.tcp_connect_from(from, remote, options, port_ref, endpoint, pass)
     }
 
-    /// As [`tcp_connect`](Inet::tcp_connect), from a port that the kernel, which shares the interface, has chosen for
-    /// this connection: connections left by an earlier listener on the port are no conflict.
+    /// As [`tcp_connect`](Inet::tcp_connect), from a port that the socket may have already.
     ///
     /// # Errors
-    /// As [`tcp_connect`](Inet::tcp_connect); EADDRNOTAVAIL if there is such a connection with `remote`.
-    pub(crate) fn tcp_connect_kernel_port(
-        self: &Arc<Inet>,
-        local: SocketAddr,
-        remote: SocketAddr,
-        options: &ConnectOptions,
-        port_ref: Option<PortRef>,
-        endpoint: Arc<dyn TcpEndpoint>,
-        pass: &mut Pass<'_>,
-    ) -> io::Result<Flow> {
-        self.tcp_connect_from(
-            (local, LocalPort::FromKernel),
-            remote,
-            options,
-            port_ref,
-            endpoint,
-            pass,
-        )
-    }
-
-    pub(super) fn tcp_connect_from(
+    /// As [`tcp_connect`](Inet::tcp_connect); EADDRNOTAVAIL if a connection on the kernel's port goes to `remote`.
+    pub(crate) fn tcp_connect_from(
         self: &Arc<Inet>,
         (local, how): (SocketAddr, LocalPort),
         remote: SocketAddr,

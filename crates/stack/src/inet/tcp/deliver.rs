@@ -1,7 +1,6 @@
 //! The entry point from IP: segments with a correct checksum, of either address family.
 
 use super::{
-    flow::Core,
     parse,
     plain::Plain,
     request::Outcome as Handshake,
@@ -12,8 +11,7 @@ use super::{
     tuple::Tuple,
 };
 use crate::{
-    inet::{Inet, PathOptions, input::Arrival},
-    napi::Pass,
+    inet::{Inet, Pass, PathOptions, input::Arrival},
     wire::tcp,
 };
 use std::sync::Arc;
@@ -42,9 +40,7 @@ impl Inet {
         congested: bool,
         pass: &mut Pass<'_>,
     ) {
-        let expected: Option<&Arc<Core>> =
-            pass.expected_flow.and_then(|expected_flow| expected_flow.downcast_ref());
-        let expected = expected.filter(|core| core.tuple == tuple);
+        let expected = pass.expected_flow.map(|flow| &flow.core).filter(|core| core.tuple == tuple);
         if let Some(core) = expected
             && !congested
             && pass.deferred.is_none()
@@ -105,10 +101,7 @@ impl Inet {
         pass: &mut Pass<'_>,
     ) -> bool {
         let Some(last) = pass.deferred.take() else { return false };
-        let taken = match last.downcast_ref::<Core>() {
-            Some(core) if core.tuple == *tuple => core.segment_again(self, segment, arrival, pass),
-            _ => false,
-        };
+        let taken = last.tuple == *tuple && last.segment_again(self, segment, arrival, pass);
         pass.deferred = Some(last);
         taken
     }
@@ -180,23 +173,7 @@ impl Inet {
         }
         let options = PathOptions::default();
         if let Ok(route) = self.tcp_reply_route(tuple, arrival, options, pass.now) {
-            self.tcp_answer(&route, tuple, refusal(segment), pass);
+            self.tcp_answer(&route, tuple, segment.refusal(), pass);
         }
-    }
-}
-
-//= RFC 9293 3.10.7.1
-//# If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK> If the ACK bit is
-//# on, <SEQ=SEG.ACK><CTL=RST>
-/// The RST that answers a segment of no connection.
-pub(super) fn refusal(segment: &Segment<'_>) -> Segment<'static> {
-    if segment.flags.has(Flags::ACK) {
-        return Segment { seq: segment.ack, flags: Flags::RST, ..Segment::default() };
-    }
-    Segment {
-        seq: Seq(0),
-        ack: segment.end(),
-        flags: Flags::RST | Flags::ACK,
-        ..Segment::default()
     }
 }

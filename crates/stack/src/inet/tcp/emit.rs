@@ -8,10 +8,9 @@ use super::{
 };
 use crate::{
     inet::{
-        Count, Inet, Path, PathOptions, SendError, input::Arrival, reply_path::ReplyPath,
+        Count, Inet, Pass, Path, PathOptions, SendError, input::Arrival, reply_path::ReplyPath,
         segments::SegmentBatch, template::TransportBuf,
     },
-    napi::Pass,
     time::Instant,
     wire::{Protocol, checksum::Sum},
 };

@@ -1,6 +1,6 @@
 //! What the socket layer passes down to TCP: the endpoint to notify, and what to keep alive.
 
-use crate::napi::{NapiId, Pass};
+use crate::{inet::Pass, napi::NapiId};
 use std::{fmt, ops::BitOr, sync::Arc};
 
 /// The readiness of a flow or listener, with the meaning poll(2) gives each bit.

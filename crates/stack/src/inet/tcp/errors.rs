@@ -2,10 +2,7 @@
 //! is in flight (RFC 5927 section 4.1).
 
 use super::{seq::Seq, table::Entry, tuple::Tuple};
-use crate::{
-    inet::{Count, Inet, SocketError},
-    napi::Pass,
-};
+use crate::inet::{Count, Inet, Pass, SocketError};
 use std::net::SocketAddr;
 
 /// The sequence number in the first 8 bytes of a header.

@@ -21,14 +21,14 @@ use super::{
     wheel::{Handle, with_slack},
 };
 use crate::{
-    inet::{Count, Inet, Interface, Path, PathOptions, SendError, input::Arrival},
+    inet::{Count, Inet, Interface, Pass, Path, PathOptions, SendError, input::Arrival},
     ledger::{Ledger, LedgerSlot, SocketCounts, SocketState},
-    napi::{NapiId, Pass, PolledBy},
+    napi::{NapiId, PolledBy},
     sync::{Mutex, MutexGuard, lock},
     time::Instant,
     wire::Protocol,
 };
-use std::{any::Any, hint::cold_path, net::SocketAddr, sync::Arc, time::Duration};
+use std::{hint::cold_path, net::SocketAddr, sync::Arc, time::Duration};
 
 /// How long after its last timer an idle connection frees the memory it does not need.
 const IDLE_DELAY: Duration = Duration::from_millis(200);
@@ -39,9 +39,12 @@ const RETRY_DELAY: Duration = Duration::from_millis(1);
 /// How often the ACKs of what we send confirm the neighbour (RFC 4861 section 7.3.1).
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
 
+/// A flow whose answers a pass has deferred to its end; the head of a list.
+pub type DeferredFlow = Arc<Core>;
+
 /// A connection and all that belongs to it. The table, the wheel, the application and a pass that has deferred its
 /// answers may each hold a reference.
-pub(super) struct Core {
+pub struct Core {
     pub(super) tuple: Tuple,
     pub(super) frame_key: FrameKey,
     state: Mutex<State>,
@@ -79,7 +82,7 @@ pub(super) struct State {
     /// On the deferred list of a pass, which will send what is due.
     deferred: bool,
     /// The next on that list.
-    next_deferred: Option<Arc<Core>>,
+    next_deferred: Option<DeferredFlow>,
     /// Our timer on the wheel, and when it fires.
     timer: Option<(Handle, Instant)>,
     /// When an ACK next confirms the neighbour.
@@ -186,9 +189,7 @@ impl Core {
         if pass.batched && (more || sends) {
             // What is sent at the end of the pass answers all its segments.
             if !std::mem::replace(&mut state.deferred, true) {
-                // Only flows are put on this list.
-                state.next_deferred =
-                    pass.deferred.replace(self.clone()).and_then(|next| next.downcast().ok());
+                state.next_deferred = pass.deferred.replace(self.clone());
             }
             return;
         }
@@ -216,7 +217,7 @@ impl Core {
     pub(super) fn run_deferred(self: &Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
         let mut state = self.enter(pass);
         state.deferred = false;
-        pass.deferred = state.next_deferred.take().map(|next| next as Arc<dyn Any + Send + Sync>);
+        pass.deferred = state.next_deferred.take();
         state.leave_ack(|endpoint| endpoint.receives(pass));
         self.finish(state, inet, pass);
     }
@@ -695,10 +696,7 @@ impl Inet {
     #[inline(never)]
     pub(in crate::inet) fn tcp_end_of_pass(&self, pass: &mut Pass<'_>) {
         while let Some(next) = pass.deferred.take() {
-            // Only flows are put on this list.
-            if let Ok(core) = next.downcast::<Core>() {
-                core.run_deferred(self, pass);
-            }
+            next.run_deferred(self, pass);
         }
     }
 

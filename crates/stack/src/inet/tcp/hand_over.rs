@@ -6,7 +6,7 @@ use super::{
     application::Flow,
     connection::{Connection, State, errno},
 };
-use crate::{napi::Pass, time::Instant};
+use crate::{inet::Pass, time::Instant};
 use std::{io, net::SocketAddr};
 
 /// The state of a connection, for the kernel.

@@ -15,8 +15,7 @@ use super::{
     tuple::Tuple,
 };
 use crate::{
-    inet::{Count, Inet, input::Arrival},
-    napi::Pass,
+    inet::{Count, Inet, Pass, input::Arrival},
     nic::Checksum,
 };
 use std::{io, net::SocketAddr, sync::Arc};

@@ -7,9 +7,8 @@ use super::{
     flow::{Core, DeferredClose},
 };
 use crate::{
-    inet::{EPHEMERAL, Inet, PathOptions},
+    inet::{EPHEMERAL, Inet, Pass, PathOptions},
     ledger::{LISTEN, LedgerSlot, SocketState},
-    napi::Pass,
     sync::{Mutex, lock},
     time::Instant,
     wire::Protocol,

@@ -14,7 +14,10 @@ use super::{
     receive::AckNeed,
     segment::Flags,
 };
-use crate::{inet::Inet, napi::Pass, time::Instant};
+use crate::{
+    inet::{Inet, Pass},
+    time::Instant,
+};
 use std::{hint::cold_path, io::IoSlice, sync::Arc};
 
 impl Connection {

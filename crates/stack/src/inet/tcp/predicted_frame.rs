@@ -2,14 +2,12 @@
 //! segment of the flow in an IPv4 packet without options. Addresses and ports that are those of the flow need no check
 //! and no lookup: its first segment had them.
 
-use super::{flow::Core, plain::Plain, predicted::MOST, tuple::Tuple};
+use super::{Flow, plain::Plain, predicted::MOST, tuple::Tuple};
 use crate::{
-    inet::{Inet, iface::Interface, last_packet::Received},
-    napi::Pass,
+    inet::{Inet, Pass, iface::Interface, last_packet::Received},
     nic::{Checksum, Frame},
     wire::checksum::Sum,
 };
-use std::sync::Arc;
 
 /// What each frame of an IPv4 flow has, as it is on the wire: source and destination, and their ports. An IPv6 flow has
 /// addresses that no frame has.
@@ -42,8 +40,9 @@ impl Inet {
         pass: &mut Pass<'_>,
     ) -> bool {
         let Some(head) = frame.bytes.first_chunk::<LEAST>() else { return false };
-        let expected = pass.expected_flow.and_then(|flow| flow.downcast_ref::<Arc<Core>>());
-        let (Some(core), None) = (expected, &pass.deferred) else { return false };
+        let (Some(Flow { core, .. }), None) = (pass.expected_flow, &pass.deferred) else {
+            return false;
+        };
 
         // Ethernet: to us. IPv4 without options, whole, for TCP, not marked by a router.
         let at = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);

@@ -3,7 +3,6 @@
 
 use super::{
     connection::{Connection, Start},
-    deliver::refusal,
     flow::{Core, NewFlow, mss},
     handshake::{Answer, Request},
     listener::{Listener, Refused},
@@ -16,9 +15,8 @@ use super::{
     wheel::Handle,
 };
 use crate::{
-    inet::{Count, Inet, Path, input::Arrival},
+    inet::{Count, Inet, Pass, Path, input::Arrival},
     memory_pressure::{self, Level},
-    napi::Pass,
     sync::{Mutex, lock},
 };
 use std::sync::Arc;
@@ -253,12 +251,12 @@ impl SynQueueEntry {
                     // As Linux: the handshake stays as it is, and its next SYN-ACK makes the peer send this segment
                     // again.
                     if inet.tcp.config().tcp_abort_on_overflow {
-                        inet.tcp_send_bare(path, &self.tuple, refusal(segment), pass.now);
+                        inet.tcp_send_bare(path, &self.tuple, segment.refusal(), pass.now);
                         self.fail(state, inet);
                     }
                 }
                 Err(Refused::Closed) => {
-                    inet.tcp_send_bare(path, &self.tuple, refusal(segment), pass.now);
+                    inet.tcp_send_bare(path, &self.tuple, segment.refusal(), pass.now);
                     self.fail(state, inet);
                 }
             },

@@ -144,4 +144,16 @@ impl Segment<'_> {
     pub fn end(&self) -> Seq {
         self.seq + self.len()
     }
+
+    //= RFC 9293 3.10.7.1
+    //# If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK> If the ACK bit is
+    //# on, <SEQ=SEG.ACK><CTL=RST>
+    /// The RST that answers it if there is no connection.
+    pub(super) fn refusal(&self) -> Segment<'static> {
+        if self.flags.has(Flags::ACK) {
+            return Segment { seq: self.ack, flags: Flags::RST, ..Segment::default() };
+        }
+        let flags = Flags::RST | Flags::ACK;
+        Segment { seq: Seq(0), ack: self.end(), flags, ..Segment::default() }
+    }
 }

@@ -15,8 +15,7 @@ use super::{
     wheel::{Handle, Wheel},
 };
 use crate::{
-    inet::{Inet, counters::Counters, neighbour::earlier, random::Random},
-    napi::Pass,
+    inet::{Inet, Pass, counters::Counters, neighbour::earlier, random::Random},
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
     time::Instant,
 };

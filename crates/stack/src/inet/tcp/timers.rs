@@ -10,7 +10,7 @@ use super::{
 use crate::{inet::Count, time::Instant};
 use std::time::Duration;
 
-/// The shortest probe interval, however short the retransmission timeout is: a closed window or a cork is no loss
+/// The shortest probe interval. The retransmission timeout may be shorter, but a closed window or a cork is no loss
 /// (Linux's `tcp_probe0_base`).
 const LEAST_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 

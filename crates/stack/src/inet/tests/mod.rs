@@ -152,7 +152,7 @@ impl Station {
     /// Receives a frame in a pass for the socket of `expected`.
     fn receive_for(&self, expected: &Arc<dyn UdpEndpoint>, frame: &[u8]) {
         let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
-        let mut pass = Pass { direct: None, expected_flow: Some(expected), ..self.pass() };
+        let mut pass = Pass { direct: None, expected_socket: Some(expected), ..self.pass() };
         self.inet.receive(&self.iface, 0, frame, &mut pass);
     }
 

@@ -2,7 +2,12 @@
 //! tests do not depend on time.
 
 use super::super::*;
-use crate::{Host, nic::cable, time};
+use crate::{
+    Host,
+    inet::{Context, Input},
+    nic::cable,
+    time,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -79,7 +84,8 @@ fn a_thread_asleep_on_no_queue_of_its_own_is_a_sleeper_of_every_queue() {
     let waiter = Arc::new(Waiter::new().unwrap());
     waiter.start();
     std::thread::scope(|scope| {
-        let sleeper = scope.spawn(|| sleep_for(&[], &waiter, None, &mut KernelFds::none()));
+        let sleeper =
+            scope.spawn(|| sleep_for::<Input>(&[], &waiter, None, &mut KernelFds::none()));
         let give_up = time::now() + MINUTE;
         while !context.has_sleeper() && time::now() < give_up {
             std::thread::yield_now();

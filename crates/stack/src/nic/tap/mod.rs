@@ -256,7 +256,7 @@ impl Port {
         if !self.counters.deleted.swap(true, Relaxed) {
             let name = &self.name;
             stderr::print(format_args!(
-                "TAP device `{name}` was deleted: nothing comes or goes on it any more"
+                "TAP device `{name}` was deleted: no packets pass it any more"
             ));
         }
     }

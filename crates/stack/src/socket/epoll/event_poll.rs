@@ -3,7 +3,8 @@
 
 use super::EpollEvent;
 use crate::{
-    napi::{self, Context, NapiId, Waiter, WakeList},
+    inet::{Context, by_id},
+    napi::{NapiId, Waiter, WakeList},
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
         source::Source,
@@ -179,7 +180,7 @@ impl EventPoll {
     }
 
     pub(super) fn add_context(&self, napi: NapiId) {
-        let Some(context) = napi::by_id(napi) else { return };
+        let Some(context) = by_id(napi) else { return };
         let mut contexts = lock(&self.contexts);
         if !contexts.iter().any(|known| known.id() == napi) {
             let live = contexts.iter().filter(|known| !known.is_gone()).cloned();

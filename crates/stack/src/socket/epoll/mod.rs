@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     Host,
-    napi::{self, KernelFds, Poller, Waiter, Wake},
+    inet::Poller,
+    napi::{self, KernelFds, Waiter, Wake},
     signal,
     spin::SpinTurn,
     sync::lock,

@@ -11,8 +11,10 @@ use crate::{
     host::{
         CompanionEndpoint, CompanionListener, CompanionService, KernelBinding, PortReservation,
     },
-    inet::tcp::{Ready, TcpEndpoint},
-    napi::Pass,
+    inet::{
+        Pass,
+        tcp::{Ready, TcpEndpoint},
+    },
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sync::lock,
     sys, time,
@@ -184,7 +186,7 @@ impl TcpListener {
 }
 
 impl Inner {
-    /// Steers the port, unless other processes wait for it, which is looked at again once a second: they may have ended.
+    /// Steers the port, unless other processes wait for it, which is checked again once a second: they may have ended.
     fn take_port(&self) {
         let Some(reservation) = &self.reservation else { return };
         if !reservation.is_to_be_steered() {

@@ -3,13 +3,13 @@
 //! The path over the receive queue copies once more, takes that lock again, notifies all watchers and reads the clock,
 //! all of it between a request and its response.
 
-use crate::napi::DirectBuffer;
-use std::{any::Any, io::IoSliceMut};
+use crate::{inet::Meta, napi::DirectBuffer};
+use std::io::IoSliceMut;
 
 /// The buffers of a receive call. One pass may fill them with several segments.
 pub(super) struct ReceiveBuffers<'a, 'b> {
     pub(super) into: &'a mut [IoSliceMut<'b>],
-    /// Their size in bytes, and how many are filled.
+    /// The size of all buffers in bytes, and how many bytes are filled.
     room: usize,
     filled: usize,
 }
@@ -34,7 +34,7 @@ impl<'a, 'b> ReceiveBuffers<'a, 'b> {
     }
 }
 
-impl DirectBuffer for ReceiveBuffers<'_, '_> {
+impl DirectBuffer<Meta> for ReceiveBuffers<'_, '_> {
     #[inline]
     fn is_filled(&self) -> bool {
         self.filled > 0
@@ -42,7 +42,7 @@ impl DirectBuffer for ReceiveBuffers<'_, '_> {
 
     /// Takes all of the payload or nothing: a rest would have to go to the connection's buffer.
     #[inline]
-    fn deliver(&mut self, payload: &[u8], _: &dyn Any) -> bool {
+    fn deliver(&mut self, payload: &[u8], _: Option<&Meta>) -> bool {
         if payload.len() > self.room - self.filled {
             return false;
         }
@@ -83,10 +83,10 @@ mod tests {
                 let mut buffers = ReceiveBuffers::new(&mut into);
                 assert!(!buffers.is_filled());
                 assert!(
-                    buffers.deliver(&payload[..first], &())
-                        && buffers.deliver(&payload[first..], &())
+                    buffers.deliver(&payload[..first], None)
+                        && buffers.deliver(&payload[first..], None)
                 );
-                assert!(!buffers.deliver(&[10], &()));
+                assert!(!buffers.deliver(&[10], None));
                 assert_eq!((buffers.take_delivered(), buffers.take_delivered()), (Some(9), None));
                 assert_eq!(room.concat(), payload, "{lens:?} {first}");
             }

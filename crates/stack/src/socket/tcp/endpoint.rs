@@ -3,8 +3,11 @@
 
 use super::owner;
 use crate::{
-    inet::tcp::{Ready, TcpEndpoint},
-    napi::{Context, NapiId, Pass, PolledBy, Waiter},
+    inet::{
+        Context, Pass,
+        tcp::{Ready, TcpEndpoint},
+    },
+    napi::{NapiId, PolledBy, Waiter},
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
         task_wait::{Direction, TaskChannel, prepare},
@@ -287,7 +290,7 @@ impl TcpEndpoint for Endpoint {
     fn take(&self, napi: Option<NapiId>, data: &[u8], pass: &mut Pass<'_>) -> bool {
         // The first packet from a new queue takes the ordinary path, which records the napi id.
         let known = napi.is_some_and(|napi| self.known_napi.is(napi));
-        let taken = known && pass.deliver_direct(self.poller_id(), data, &());
+        let taken = known && pass.deliver_direct(self.poller_id(), data, None);
         if taken {
             self.count_driver(pass);
         }

@@ -12,9 +12,11 @@ use super::{
     stream::pass,
 };
 use crate::{
-    inet::tcp::{Flow, KernelConnection, PortRef, Remainder, connection::State},
+    inet::{
+        Pass,
+        tcp::{Flow, KernelConnection, PortRef, Remainder, connection::State},
+    },
     ledger::{ESTABLISHED, LedgerSlot, SocketState},
-    napi::Pass,
     sys::{get_bytes, get_option, set_option},
     wire::Protocol,
 };

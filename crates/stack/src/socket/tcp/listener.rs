@@ -9,8 +9,11 @@ use super::{
 use crate::{
     Host,
     host::PortReservation,
-    inet::tcp::{Flow, Listening, Ready, TcpEndpoint},
-    napi::{Context, NapiId},
+    inet::{
+        Context,
+        tcp::{Flow, Listening, Ready, TcpEndpoint},
+    },
+    napi::NapiId,
     socket::{
         common::common_options,
         options::errno,

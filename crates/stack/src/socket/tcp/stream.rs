@@ -12,10 +12,10 @@ use crate::{
     Host,
     host::PortReservation,
     inet::{
-        self,
+        self, Context, Pass,
         tcp::{Flow, Ready, TcpBound, connection::State},
     },
-    napi::{self, Context, KernelFds, NapiId, Pass, PolledBy, Waiter},
+    napi::{self, KernelFds, NapiId, PolledBy, Waiter},
     signal,
     socket::{
         UNSPECIFIED,
@@ -541,7 +541,8 @@ impl Inner {
             let local = reservation.local().unwrap_or(unspecified);
             let reservation: inet::tcp::PortRef = Arc::new(reservation);
             let own = Some(reservation.clone());
-            match inet.tcp_connect_kernel_port(local, remote, options, own, endpoint(), pass) {
+            let from = (local, inet::tcp::LocalPort::FromKernel);
+            match inet.tcp_connect_from(from, remote, options, own, endpoint(), pass) {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EADDRNOTAVAIL)
                         && kept.len() < PORTS_TRIED =>

@@ -7,9 +7,12 @@ use super::{
     stream::{Inner, TcpStream, pass},
 };
 use crate::{
-    inet::tcp::{Flow, Ready},
+    inet::{
+        Context, Meta, Pass,
+        tcp::{Flow, Ready},
+    },
     memory_pressure::{self, Level},
-    napi::{Context, DirectBuffer, Pass, Waiter},
+    napi::{DirectBuffer, Waiter},
     socket::{
         options::errno,
         udp::ReceiveFlags,
@@ -18,7 +21,6 @@ use crate::{
     time,
 };
 use std::{
-    any::Any,
     hint::cold_path,
     io::{self, IoSlice, IoSliceMut, Read, Write},
     sync::Arc,
@@ -199,8 +201,8 @@ impl<B: WaitChannel> WaitChannel for FlowChannel<'_, B> {
     }
 
     #[inline]
-    fn expected_flow(&self) -> Option<&(dyn Any + Send + Sync)> {
-        Some(self.flow.expected_flow())
+    fn expected_flow(&self) -> Option<&Flow> {
+        Some(self.flow)
     }
 
     #[inline]
@@ -275,7 +277,7 @@ impl Call for ReceiveCall<'_, '_> {
     }
 
     #[inline]
-    fn direct(&mut self) -> Option<&mut dyn DirectBuffer> {
+    fn direct(&mut self) -> Option<&mut dyn DirectBuffer<Meta>> {
         if self.peek { None } else { Some(&mut self.direct) }
     }
 }

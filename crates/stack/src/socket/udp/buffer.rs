@@ -2,27 +2,13 @@
 //! the socket has needed, up to its limit; a socket that has queued no datagram has none.
 
 use crate::{
+    inet::Meta,
     memory_pressure::{self, Level},
-    napi::NapiId,
-    time::Instant,
 };
 use std::{
     collections::VecDeque,
     io::{IoSliceMut, Read},
-    net::SocketAddr,
 };
-
-/// What is kept of a datagram in addition to its bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Meta {
-    pub(super) len: u32,
-    pub(super) napi: Option<NapiId>,
-    pub(super) from: SocketAddr,
-    pub(super) to: SocketAddr,
-    pub(super) ttl: u8,
-    pub(super) tos: u8,
-    pub(super) arrived: Instant,
-}
 
 /// What each datagram counts in addition to its bytes, so that empty ones are limited too.
 const OVERHEAD: usize = 64;
@@ -148,6 +134,8 @@ pub(super) fn scatter(from: [&[u8]; 2], into: &mut [IoSliceMut<'_>]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Instant;
+    use std::net::SocketAddr;
 
     fn meta(len: usize) -> Meta {
         let address = SocketAddr::from(([10, 0, 0, 1], 7));

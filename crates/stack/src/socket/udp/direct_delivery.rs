@@ -2,9 +2,9 @@
 //! receiver's buffers, if none is queued before it. The path over the queue takes two locks, a third of the time that
 //! the stack adds to a round trip, and copies once more.
 
-use super::buffer::{Meta, scatter};
-use crate::napi::DirectBuffer;
-use std::{any::Any, io::IoSliceMut};
+use super::buffer::scatter;
+use crate::{inet::Meta, napi::DirectBuffer};
+use std::io::IoSliceMut;
 
 /// The buffers of a receive call. They take one datagram.
 pub(super) struct ReceiveBuffers<'a, 'b> {
@@ -28,15 +28,15 @@ impl<'a, 'b> ReceiveBuffers<'a, 'b> {
     }
 }
 
-impl DirectBuffer for ReceiveBuffers<'_, '_> {
+impl DirectBuffer<Meta> for ReceiveBuffers<'_, '_> {
     #[inline]
     fn is_filled(&self) -> bool {
         self.delivered.is_some()
     }
 
     #[inline]
-    fn deliver(&mut self, payload: &[u8], label: &dyn Any) -> bool {
-        let Some(meta) = label.downcast_ref::<Meta>().filter(|_| self.delivered.is_none()) else {
+    fn deliver(&mut self, payload: &[u8], meta: Option<&Meta>) -> bool {
+        let Some(meta) = meta.filter(|_| self.delivered.is_none()) else {
             return false;
         };
         let copied = match &mut *self.into {
@@ -74,8 +74,8 @@ mod tests {
                 tos: 2,
                 arrived,
             };
-            assert!(!buffers.is_filled() && buffers.deliver(b"four", &meta));
-            assert!(buffers.is_filled() && !buffers.deliver(b"more", &meta));
+            assert!(!buffers.is_filled() && buffers.deliver(b"four", Some(&meta)));
+            assert!(buffers.is_filled() && !buffers.deliver(b"more", Some(&meta)));
             let copied = buffers.take_delivered().unwrap();
             assert_eq!((buffers.meta.unwrap().len, copied), (4, 4.min(lens.iter().sum())));
             assert_eq!(room.concat()[..copied], b"four"[..copied]);

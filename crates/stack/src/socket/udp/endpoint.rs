@@ -1,16 +1,12 @@
 //! The receive side of a UDP socket: passes put datagrams and errors here, receivers take them. It does not depend on
 //! sending, the binding or the host.
 
-use super::{
-    Groups,
-    buffer::{Buffer, Meta},
-    options::Options,
-};
+use super::{Groups, buffer::Buffer, options::Options};
 use crate::{
     host::DeliveryHook,
-    inet::{Datagram, SocketError, UdpEndpoint},
+    inet::{Context, Datagram, Meta, Pass, SocketError, UdpEndpoint},
     ledger::{CLOSE, DirectCount, ESTABLISHED, LedgerSlot, SocketCounts, SocketState},
-    napi::{Context, NapiId, Pass, PolledBy, Waiter, WakeList},
+    napi::{NapiId, PolledBy, Waiter, WakeList},
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
         source::Source,
@@ -145,7 +141,9 @@ impl UdpEndpoint for Endpoint {
             tos: datagram.tos,
             arrived: pass.now,
         };
-        if !self.is_pending() && pass.deliver_direct(self.poller_id(), datagram.payload, &meta) {
+        if !self.is_pending()
+            && pass.deliver_direct(self.poller_id(), datagram.payload, Some(&meta))
+        {
             self.direct.count(pass);
             return true;
         }

@@ -132,7 +132,7 @@ impl UdpSocket {
     /// once a second.
     ///
     /// # Errors
-    /// EINVAL if the socket is not bound, if `group` is no group or `interface` is 0; EADDRINUSE if it is in it
+    /// EINVAL if the socket is not bound, if `group` is no group or `interface` is 0; EADDRINUSE if the socket has joined it
     /// already; ENODEV; EOPNOTSUPP if no interface is shared with the kernel, which does the joining.
     pub fn join_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
         self.0.change_group(group, interface, true)

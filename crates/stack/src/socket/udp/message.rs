@@ -1,15 +1,10 @@
 //! Receive and send as recvmsg(2) and sendmsg(2) do it: with several buffers, the full length, and flags for each call.
 //! For a library that maps the C calls to our sockets.
 
-use super::{
-    UdpSocket,
-    buffer::{Buffer, Meta},
-    direct_delivery::ReceiveBuffers,
-    endpoint::Endpoint,
-};
+use super::{UdpSocket, buffer::Buffer, direct_delivery::ReceiveBuffers, endpoint::Endpoint};
 use crate::{
-    inet::UdpEndpoint,
-    napi::{Context, DirectBuffer, NapiId, Waiter},
+    inet::{Context, Meta, UdpEndpoint},
+    napi::{DirectBuffer, NapiId, Waiter},
     socket::{
         UNSPECIFIED,
         waiting::{AlreadyReady, Call, WaitChannel},
@@ -17,7 +12,6 @@ use crate::{
     time::Instant,
 };
 use std::{
-    any::Any,
     io::{self, IoSlice, IoSliceMut},
     net::SocketAddr,
     sync::Arc,
@@ -96,7 +90,7 @@ impl Call for ReceiveCall<'_, '_> {
     }
 
     #[inline]
-    fn direct(&mut self) -> Option<&mut dyn DirectBuffer> {
+    fn direct(&mut self) -> Option<&mut dyn DirectBuffer<Meta>> {
         // A peeked datagram has to stay in the queue.
         if self.peek { None } else { Some(&mut self.direct) }
     }
@@ -120,7 +114,7 @@ impl WaitChannel for ReceiveChannel<'_> {
     }
 
     #[inline]
-    fn expected_flow(&self) -> Option<&(dyn Any + Send + Sync)> {
+    fn expected_socket(&self) -> Option<&Arc<dyn UdpEndpoint>> {
         Some(self.expected)
     }
 

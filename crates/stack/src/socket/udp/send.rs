@@ -2,8 +2,8 @@
 
 use super::{Inner, UdpSocket};
 use crate::{
-    inet::{Inet, Path, Payload, SendError},
-    napi::{Pass, PolledBy},
+    inet::{Inet, Pass, Path, Payload, SendError},
+    napi::PolledBy,
     socket::{UNSPECIFIED, options::errno, waiting::WaitChannel},
     sync::lock,
     time::{self, Instant},

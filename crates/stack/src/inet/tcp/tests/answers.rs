@@ -3,11 +3,11 @@
 use super::hosts::{Tape, TestEndpoint, ms};
 use crate::{
     inet::{
-        Addressing, Count, Inet, Interface,
+        Addressing, Count, Inet, Interface, Pass,
         iface::{Hop, KernelTables, mac_word},
         tcp::{ListenOptions, Listening},
     },
-    napi::{Pass, PolledBy},
+    napi::PolledBy,
     nic::{Checksum, Frame, Info},
     time::Instant,
     wire::{EtherType, MacAddr, Protocol, ethernet, ipv4, ipv6, tcp},

@@ -6,8 +6,8 @@ use super::{
     script::{Script, secs},
 };
 use crate::{
-    inet::{PathOptions, tcp::ListenOptions},
-    napi::{NapiId, Pass},
+    inet::{Pass, PathOptions, tcp::ListenOptions},
+    napi::NapiId,
     nic::{Checksum, Frame},
 };
 use std::io::IoSlice;

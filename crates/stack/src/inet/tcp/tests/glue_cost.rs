@@ -10,10 +10,10 @@
 use super::hosts::*;
 use crate::{
     inet::{
-        Addressing, Inet, Interface, Path,
+        Addressing, Inet, Interface, Pass, Path,
         tcp::{ConnectOptions, Flow, ListenOptions, Listening, connection::Connection, flow::Core},
     },
-    napi::{Pass, PolledBy},
+    napi::PolledBy,
     nic::{Checksum, Frame, Info, RingFull, TxQueue},
     time::Instant,
     wire::MacAddr,

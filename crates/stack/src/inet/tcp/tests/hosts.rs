@@ -13,7 +13,7 @@
 
 use crate::{
     inet::{
-        Addressing, Count, Inet, Interface,
+        Addressing, Count, Inet, Interface, Pass,
         tcp::{
             Config, ConnectOptions, Flow, ListenOptions, Listening, PortHolder, Ready, TcpEndpoint,
             parse,
@@ -21,7 +21,7 @@ use crate::{
             tuple::Tuple,
         },
     },
-    napi::{NapiId, Pass, PolledBy},
+    napi::{NapiId, PolledBy},
     nic::{Checksum, Frame, Info, RingFull, TxQueue},
     time::Instant,
     wire::{EtherType, MacAddr, Protocol, arp, ethernet, ipv4, tcp},
@@ -224,8 +224,8 @@ impl Net {
 
     fn receive_in(&self, host: usize, frames: &[Vec<u8>], waited_for: Option<&Flow>) {
         let Host { inet, iface, .. } = &self.hosts[host];
-        let expected_flow = waited_for.map(Flow::expected_flow);
-        let mut pass = Pass { batched: true, expected_flow, direct: None, ..self.pass() };
+        let mut pass =
+            Pass { batched: true, expected_flow: waited_for, direct: None, ..self.pass() };
         for frame in frames {
             let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
             inet.receive(iface, 0, frame, &mut pass);

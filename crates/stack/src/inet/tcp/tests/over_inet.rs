@@ -10,13 +10,13 @@ use super::{
 };
 use crate::{
     inet::{
-        Addressing, Inet, Interface, SocketError,
+        Addressing, Inet, Interface, Pass, SocketError,
         tcp::{
             Config, ConnectOptions, Flow, ListenOptions, Listening, Mark, Ready, TcpOptions,
             connection::State, info::TcpInfo, parse, seq::Seq,
         },
     },
-    napi::{Pass, PolledBy},
+    napi::PolledBy,
     nic::{Checksum, Frame, Info},
     time::Instant,
     wire::{EtherType, MacAddr, Protocol, arp, ethernet, icmp, icmpv6, ipv4, ipv6, ndp, tcp},

@@ -1,0 +1,58 @@
+//! The way of frames from the receive queues into inet: inet as the floor above NAPI, and NAPI's types over it.
+
+use super::{Inet, Interface, Meta, UdpEndpoint, tcp};
+use crate::{
+    napi::{self, Contexts, NapiId, Upper},
+    nic::Frame,
+    time::Instant,
+};
+use std::sync::Arc;
+
+/// The NAPI context of a queue whose frames go to inet.
+pub type Context = napi::Context<Input>;
+/// A context in service.
+pub type Serving = napi::Serving<Input>;
+/// One pass over its queue.
+pub type Pass<'a> = napi::Pass<'a, Input>;
+/// What a busy poll is for.
+pub type Poller<'a> = napi::Poller<'a, Input>;
+
+/// The contexts of this process.
+pub(crate) static CONTEXTS: Contexts<Input> = Contexts::new();
+
+/// The context named `id`, unless it is closed. Lock-free; what Linux calls `napi_by_id`.
+#[inline]
+pub fn by_id(id: NapiId) -> Option<Arc<Context>> {
+    CONTEXTS.by_id(id)
+}
+
+/// The input of one queue's frames to inet.
+pub struct Input {
+    pub(crate) inet: Arc<Inet>,
+    pub(crate) interface: Arc<Interface>,
+    pub(crate) queue: u32,
+}
+
+impl Upper for Input {
+    type Flow = tcp::Flow;
+    type Socket = Arc<dyn UdpEndpoint>;
+    type Deferred = tcp::DeferredFlow;
+    type Meta = Meta;
+
+    #[inline]
+    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
+        self.inet.receive(&self.interface, self.queue, frame, pass);
+    }
+
+    #[inline]
+    fn end_of_pass(&self, pass: &mut Pass<'_>) {
+        self.inet.end_of_pass(pass);
+        if std::mem::take(&mut pass.doorbell_pending) {
+            self.interface.ring(self.queue);
+        }
+    }
+
+    fn tick(&self, pass: &mut Pass<'_>) -> Option<Instant> {
+        self.inet.tick(pass)
+    }
+}
