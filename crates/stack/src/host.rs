@@ -14,6 +14,7 @@ use crate::{
 use std::{
     fmt, io,
     net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -24,6 +25,7 @@ use std::{
 mod companion;
 mod companion_listener;
 pub mod firewall;
+mod group_ring;
 mod groups;
 mod kernel_connections;
 mod kernel_udp;
@@ -76,6 +78,7 @@ impl Drop for Inner {
         self.link_watch = None;
         // Then the contexts: their passes and timers may still make connections or move them to TIME_WAIT.
         self.contexts.clear();
+        self.kernel.iter().for_each(companion::CompanionService::close_group_rings);
         // It finds the contexts closed, and ends.
         self.poller_slot.waiter().wake();
         // A connection without a socket keeps its port's companion, which keeps inet.
@@ -102,6 +105,7 @@ pub struct Builder {
     tcp: tcp::Config,
     ledger: Option<Arc<Ledger>>,
     icmp: Option<IcmpSockets>,
+    packets: Option<OwnedFd>,
 }
 
 /// Called for each datagram as it passes from inet to its socket.
@@ -196,6 +200,7 @@ impl Builder {
         let nic = Xdp::open_granted(lease.grant)?;
         self.ledger = Some(lease.ledger);
         self.icmp = Some(lease.icmp);
+        self.packets = lease.packets;
         Ok(self.shared_interface(nic))
     }
 
@@ -268,7 +273,11 @@ impl Builder {
                     skipped_rules = rules.count();
                 }
                 let steering = nic.steering();
-                shared.push(companion::Shared { view, interface, steering, _nic: Mutex::new(nic) });
+                // Without one, groups that others receive come through the kernel's sockets.
+                let packets = self.packets.take().or_else(|| nic::packet::socket().ok());
+                let group_ring = group_ring::GroupRing::new(packets, watchdog);
+                let nic = Mutex::new(nic);
+                shared.push(companion::Shared { view, interface, steering, group_ring, _nic: nic });
             }
         }
         for gateway in self.gateways {
@@ -452,6 +461,15 @@ impl Host {
     /// the rules takes.
     pub fn skipped_firewall_rules(&self) -> usize {
         self.inner.skipped_rules
+    }
+
+    /// To be called before fork(2) and execve(2): child processes, or the new program, may use the kernel sockets beside
+    /// this host's.
+    #[doc(hidden)]
+    pub fn share_kernel_sockets(&self) {
+        if let Some(kernel) = &self.inner.kernel {
+            kernel.leave_group_rings();
+        }
     }
 
     #[inline]
