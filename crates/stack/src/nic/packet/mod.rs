@@ -243,3 +243,65 @@ impl Interrupt for PacketRing {
         self.lost()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use busypoll_lab::{Lab, needs_root};
+    use std::net::UdpSocket;
+
+    /// The numbers in the datagrams on the ring, `budget` at the most.
+    fn take(rx: &mut Rx, budget: usize) -> Vec<u16> {
+        let mut came = Vec::new();
+        rx.poll(budget, &mut |frame| {
+            let data = frame.bytes.split_at(14 + 20 + 8).1;
+            came.push(u16::from_ne_bytes([data[0], data[1]]));
+        });
+        came
+    }
+
+    #[test]
+    fn a_ring_keeps_the_first_and_counts_what_is_lost() {
+        needs_root!();
+        let lab = Lab::builder().build().unwrap();
+        let on = &lab.server;
+        let ring = on.enter(|| PacketRing::new(socket().unwrap(), on.ifindex(), 1500));
+        let ring = ring.unwrap().unwrap();
+        let mut rx = Rx(ring.clone());
+        let slots = ring.slots() as u16;
+        let group = IpAddr::from([239, 7, 7, 7]);
+        // Its link passes all multicast frames.
+        let member = on.enter(|| UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
+        member.join_multicast_v4(&[239, 7, 7, 7].into(), &on.ipv4()).unwrap();
+        let from = (lab.client.ipv4(), 0);
+        let sender = lab.client.enter(|| UdpSocket::bind(from)).unwrap().unwrap();
+        let send = |to: (IpAddr, u16), n: u16| sender.send_to(&n.to_ne_bytes(), to).unwrap();
+        let soon = |rx: &mut Rx, count: usize| {
+            let mut came = Vec::new();
+            while came.len() < count {
+                came.extend(take(rx, count - came.len()));
+            }
+            came
+        };
+        send((group, 7), 1);
+        ring.select(&[(group, 7), (IpAddr::from([239, 7, 7, 8]), 8)]).unwrap();
+        for n in 2..5 {
+            send((group, 8), 0);
+            send((IpAddr::from([239, 7, 7, 8]), 7), 0);
+            send((group, 7), n);
+        }
+        assert_eq!((soon(&mut rx, 3), ring.unmask()), (vec![2, 3, 4], true));
+        for n in 0..slots + 100 {
+            send((group, 7), n);
+        }
+        let came = soon(&mut rx, slots.into());
+        assert_eq!(came, (0..slots).collect::<Vec<_>>());
+        send((group, 7), 7);
+        assert_eq!((soon(&mut rx, 1), ring.lost()), (vec![7], 100));
+        ring.select(&[]).unwrap();
+        send((group, 7), 8);
+        ring.select(&[(group, 7)]).unwrap();
+        send((group, 7), 9);
+        assert_eq!(soon(&mut rx, 1), [9]);
+    }
+}
