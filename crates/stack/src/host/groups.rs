@@ -83,9 +83,8 @@ impl State {
             let covered = entry.groups.iter().copied().filter(|(_, group)| covers(*group));
             let (steered, mut on_ring): (Vec<_>, Vec<_>) =
                 covered.partition(|(_, group)| alone(*group, entry.port));
-            on_ring.retain(|(at, _)| {
-                !entry.is_inherited && self.shared[*at].group_ring.is_usable()
-            });
+            on_ring
+                .retain(|(at, _)| !entry.is_inherited && self.shared[*at].group_ring.is_usable());
             // For a moment a group comes both ways, while no datagram takes the way that begins or ends.
             let both = union(&entry.on_ring, &on_ring);
             if entry.drop_copies(&both, &self.shared).is_err() {
@@ -119,8 +118,9 @@ impl State {
             entry.on_ring = on_ring;
         }
         for at in 0..self.shared.len() {
-            let on_ring =
-                |entry: &Entry| entry.on_ring.iter().map(|of| (*of, entry.port)).collect::<Vec<_>>();
+            let on_ring = |entry: &Entry| {
+                entry.on_ring.iter().map(|of| (*of, entry.port)).collect::<Vec<_>>()
+            };
             // It only selects less.
             let _ = self.select(at, companions.values().flat_map(on_ring));
         }

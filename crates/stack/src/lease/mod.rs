@@ -135,8 +135,7 @@ fn claim_once(
     Ok(match kind {
         b'G' => {
             let mut descriptors = descriptors.into_iter().map(&mut keep);
-            let ([has_v6, has_packets], grant) =
-                rest.split_first_chunk().ok_or_else(nonsense)?;
+            let ([has_v6, has_packets], grant) = rest.split_first_chunk().ok_or_else(nonsense)?;
             let ledger = Arc::new(Ledger::open(descriptors.next().ok_or_else(nonsense)?)?);
             let v4 = descriptors.next().ok_or_else(nonsense)?;
             let mut next_if = |has: &u8| match has {

@@ -126,11 +126,7 @@ pub(super) fn to_groups(groups: &[(IpAddr, u16)]) -> Vec<Instruction> {
     code.extend([skip(IF_EQUAL, libc::ETH_P_IPV6.cast_unsigned(), 2, 0), nothing()]);
     code.extend([op(JUMP, 1), over(&four)]);
     code.append(&mut four);
-    code.extend([
-        op(LOAD_BYTE, PACKET + V6_NEXT_HEADER),
-        skip(IF_EQUAL, UDP, 1, 0),
-        over(&six),
-    ]);
+    code.extend([op(LOAD_BYTE, PACKET + V6_NEXT_HEADER), skip(IF_EQUAL, UDP, 1, 0), over(&six)]);
     code.append(&mut six);
     code.append(&mut headers_six);
     code
