@@ -14,7 +14,6 @@ use crate::{
 use std::{
     fmt, io,
     net::{IpAddr, SocketAddr},
-    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -105,7 +104,6 @@ pub struct Builder {
     tcp: tcp::Config,
     ledger: Option<Arc<Ledger>>,
     icmp: Option<IcmpSockets>,
-    packets: Option<OwnedFd>,
 }
 
 /// Called for each datagram as it passes from inet to its socket.
@@ -200,7 +198,6 @@ impl Builder {
         let nic = Xdp::open_granted(lease.grant)?;
         self.ledger = Some(lease.ledger);
         self.icmp = Some(lease.icmp);
-        self.packets = lease.packets;
         Ok(self.shared_interface(nic))
     }
 
@@ -273,9 +270,7 @@ impl Builder {
                     skipped_rules = rules.count();
                 }
                 let steering = nic.steering();
-                // Without one, groups that others receive come through the kernel's sockets.
-                let packets = self.packets.take().or_else(|| nic::packet::socket().ok());
-                let group_ring = group_ring::GroupRing::new(packets, watchdog);
+                let group_ring = group_ring::GroupRing::new(watchdog);
                 let nic = Mutex::new(nic);
                 shared.push(companion::Shared { view, interface, steering, group_ring, _nic: nic });
             }

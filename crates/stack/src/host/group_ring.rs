@@ -6,12 +6,12 @@ use crate::{
     napi::{Pass, Serving, Upper},
     nic::{
         Frame,
-        packet::{PacketRing, Rx},
+        packet::{self, PacketRing, Rx},
     },
     sync::{AtomicU64, Mutex, Ordering, lock},
     time::Instant,
 };
-use std::{io, net::IpAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 /// The ring of one interface.
 pub(super) struct GroupRing {
@@ -20,53 +20,43 @@ pub(super) struct GroupRing {
 }
 
 enum State {
-    /// With this packet socket it can begin.
-    Idle(OwnedFd),
+    /// No group has needed it.
+    Idle,
     Open(Arc<PacketRing>, #[allow(dead_code)] Serving),
-    /// It cannot, or the host has ended.
+    /// It cannot be made, or the host has ended.
     Closed,
 }
 
 impl GroupRing {
-    pub(super) fn new(socket: Option<OwnedFd>, watchdog: Duration) -> GroupRing {
-        GroupRing { watchdog, state: Mutex::new(socket.map_or(State::Closed, State::Idle)) }
+    pub(super) fn new(watchdog: Duration) -> GroupRing {
+        GroupRing { watchdog, state: Mutex::new(State::Idle) }
     }
 
-    /// Whether it can receive.
-    pub(super) fn is_usable(&self) -> bool {
-        !matches!(*lock(&self.state), State::Closed)
+    /// Whether it can receive; makes it now if it has not been needed before. The process needs CAP_NET_RAW for it. The guard
+    /// makes it for no process: it could receive, and send, anything on any interface.
+    pub(super) fn is_ready(&self, inet: &Arc<Inet>, interface: &Arc<Interface>) -> bool {
+        let mut state = lock(&self.state);
+        if let State::Idle = *state {
+            *state = self.open(inet, interface).unwrap_or(State::Closed);
+        }
+        matches!(*state, State::Open(..))
     }
 
     /// From now on the datagrams to these groups and ports come, and no others.
     ///
     /// # Errors
     /// Those of the ring. Then nothing changes.
-    pub(super) fn select(
-        &self,
-        inet: &Arc<Inet>,
-        interface: &Arc<Interface>,
-        groups: &[(IpAddr, u16)],
-    ) -> io::Result<()> {
-        let mut state = lock(&self.state);
-        *state = match std::mem::replace(&mut *state, State::Closed) {
-            State::Idle(socket) if !groups.is_empty() => self.open(socket, inet, interface)?,
-            other => other,
-        };
-        match &*state {
+    pub(super) fn select(&self, groups: &[(IpAddr, u16)]) -> io::Result<()> {
+        match &*lock(&self.state) {
             State::Open(ring, _) => ring.select(groups),
             _ if groups.is_empty() => Ok(()),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    fn open(
-        &self,
-        socket: OwnedFd,
-        inet: &Arc<Inet>,
-        interface: &Arc<Interface>,
-    ) -> io::Result<State> {
+    fn open(&self, inet: &Arc<Inet>, interface: &Arc<Interface>) -> io::Result<State> {
         let info = interface.info();
-        let ring = PacketRing::new(socket, info.ifindex.unwrap_or(0), info.mtu)?;
+        let ring = PacketRing::new(packet::socket()?, info.ifindex.unwrap_or(0), info.mtu)?;
         let (inet, on) = (inet.clone(), interface.clone());
         let input = Input { inet, interface: on, ring: ring.clone(), counted: AtomicU64::new(0) };
         let rx = Box::new(Rx(ring.clone()));

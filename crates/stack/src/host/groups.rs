@@ -1,7 +1,7 @@
 //! Multicast groups of UDP sockets. The kernel joins them. Datagrams to a group at a socket's port come to our queues
 //! only while no other program's socket could receive them, because the kernel does not see steered packets. While one
 //! could, they come over the [ring](super::group_ring) of a packet socket: the kernel copies them to each process that
-//! wants them, and the companion drops its own.
+//! wants them, and the companion drops its own. Where there can be no ring, the companion delivers them.
 
 use super::companion::{Companion, CompanionService, Entry, Shared, State};
 use crate::{nic::packet::drop_copies, sync::lock, sys::set_option};
@@ -83,8 +83,10 @@ impl State {
             let covered = entry.groups.iter().copied().filter(|(_, group)| covers(*group));
             let (steered, mut on_ring): (Vec<_>, Vec<_>) =
                 covered.partition(|(_, group)| alone(*group, entry.port));
-            on_ring
-                .retain(|(at, _)| !entry.is_inherited && self.shared[*at].group_ring.is_usable());
+            on_ring.retain(|(at, _)| {
+                let Shared { group_ring, interface, .. } = &self.shared[*at];
+                !entry.is_inherited && group_ring.is_ready(&self.inet, interface)
+            });
             // For a moment a group comes both ways, while no datagram takes the way that begins or ends.
             let both = union(&entry.on_ring, &on_ring);
             if entry.drop_copies(&both, &self.shared).is_err() {
@@ -132,8 +134,7 @@ impl State {
         let mut groups: Vec<_> = here.collect();
         groups.sort_unstable();
         groups.dedup();
-        let shared = &self.shared[at];
-        shared.group_ring.select(&self.inet, &shared.interface, &groups)
+        self.shared[at].group_ring.select(&groups)
     }
 
     /// Child processes may have the sockets of now, and the kernel must know what these receive: no group of theirs comes

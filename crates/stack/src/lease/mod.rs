@@ -12,7 +12,7 @@
 //! | `priority VALUE WORD` | set `SO_PRIORITY` of the socket sent along, to a value that names a slot |
 //! | `join PID` | grant it to that process, whose pidfd is sent along; of the guard of another run |
 //! | `list` | show me what you guard; answered to the user that started the guard, and to root |
-//! | `G…` | granted: the ledger to write, ICMP sockets, a packet socket, and the [`Grant`] |
+//! | `G…` | granted: the ledger to write, ICMP sockets, and the [`Grant`] |
 //! | `J` | another guard answers, over the connection sent along |
 //! | `L…` | the ledgers of the processes that have the interface, and their pidfds; then the connection ends |
 //! | `O…` | another process has the interface: its PID |
@@ -26,12 +26,7 @@ pub use crate::unix::peer;
 pub use socket::{accept, listen};
 
 use self::socket::{BYTES, as_timed_out, connect, receive, send};
-use crate::{
-    icmp_sockets::IcmpSockets,
-    ledger::Ledger,
-    nic::{packet, xdp::Grant},
-    sys, thread,
-};
+use crate::{icmp_sockets::IcmpSockets, ledger::Ledger, nic::xdp::Grant, sys, thread};
 use std::{
     fmt, io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
@@ -62,8 +57,6 @@ pub struct Lease {
     pub ledger: Arc<Ledger>,
     /// Sockets that receive ICMP errors.
     pub icmp: IcmpSockets,
-    /// A packet socket that receives nothing yet.
-    pub packets: Option<OwnedFd>,
 }
 
 /// A guard's answer to a claim.
@@ -135,17 +128,16 @@ fn claim_once(
     Ok(match kind {
         b'G' => {
             let mut descriptors = descriptors.into_iter().map(&mut keep);
-            let ([has_v6, has_packets], grant) = rest.split_first_chunk().ok_or_else(nonsense)?;
+            let (has_v6, grant) = rest.split_first().ok_or_else(nonsense)?;
             let ledger = Arc::new(Ledger::open(descriptors.next().ok_or_else(nonsense)?)?);
             let v4 = descriptors.next().ok_or_else(nonsense)?;
-            let mut next_if = |has: &u8| match has {
-                1 => descriptors.next().map(Some).ok_or_else(nonsense),
-                _ => Ok(None),
+            let v6 = match has_v6 {
+                1 => Some(descriptors.next().ok_or_else(nonsense)?),
+                _ => None,
             };
-            let (v6, packets) = (next_if(has_v6)?, next_if(has_packets)?);
             let grant = Grant::from_parts(grant, descriptors.collect()).ok_or_else(nonsense)?;
             let icmp = IcmpSockets { v4, v6 };
-            Answer::Granted(Box::new(Lease { grant, ledger, icmp, packets }), connection)
+            Answer::Granted(Box::new(Lease { grant, ledger, icmp }), connection)
         }
         b'O' => {
             let pid = rest.first_chunk().ok_or_else(nonsense)?;
@@ -292,12 +284,10 @@ pub fn answer_granted(
     icmp: &IcmpSockets,
 ) -> io::Result<()> {
     let (described, granted) = grant.into_parts();
-    // A kernel may have none.
-    let packets = packet::socket().ok();
-    let mut bytes = vec![b'G', u8::from(icmp.v6.is_some()), u8::from(packets.is_some())];
+    let mut bytes = vec![b'G', u8::from(icmp.v6.is_some())];
     bytes.extend(described);
     let mut descriptors = vec![ledger.memory().as_raw_fd(), icmp.v4.as_raw_fd()];
-    descriptors.extend(icmp.v6.iter().chain(&packets).map(AsRawFd::as_raw_fd));
+    descriptors.extend(icmp.v6.as_ref().map(AsRawFd::as_raw_fd));
     descriptors.extend(granted.iter().map(AsRawFd::as_raw_fd));
     send(connection, &bytes, &descriptors)
 }

@@ -102,7 +102,9 @@ impl World {
         let is_silent = closed.is_none_or(|end| end.is_frozen);
         *lock(&self.is_steered) = false;
         let is_listed = *lock(&self.lines) > 0;
-        lock(&self.peer).is_told |= !is_silent || is_listed;
+        let mut peer = lock(&self.peer);
+        peer.is_told |= !is_silent || is_listed;
+        assert!(peer.is_told, "silence");
     }
 
     /// The peer has sent all, and this is what has come to the only owner.
@@ -116,7 +118,7 @@ impl World {
         assert!(!lock(&self.peer).is_told);
     }
 
-    /// The peer learns that the connection is over, if not at once, then from its next packet.
+    /// The peer learns that the connection is over, at the latest from its next packet.
     fn is_over(&self) {
         self.send();
         assert!(lock(&self.peer).is_told, "silence");
@@ -259,10 +261,7 @@ fn a_taken_over_connection_has_one_owner_and_each_byte_or_its_peer_knows() {
                 });
                 let result = lock(&result).take();
                 match result {
-                    None => {
-                        world.end_process();
-                        world.is_over();
-                    }
+                    None => world.end_process(),
                     Some(Ok(())) => {
                         // Nothing is on its way to the kernel's socket any more.
                         world.pass_on();
@@ -366,10 +365,7 @@ fn a_handed_over_connection_has_one_owner_and_each_byte_or_its_peer_knows() {
                 });
                 let result = lock(&result).take();
                 match result {
-                    None => {
-                        world.end_process();
-                        world.is_over();
-                    }
+                    None => world.end_process(),
                     Some(Ok(())) => world.has_all(&world.kernel),
                     Some(Err(Failed::Stays(()))) => world.has_all(&world.ours),
                     Some(Err(Failed::Lost(()))) => world.is_over(),
