@@ -242,6 +242,47 @@ fn a_group_that_another_process_receives_comes_over_a_ring() {
     assert_eq!((socket.stats().kernel, socket.waiting().0), (1, 0));
 }
 
+/// A feed while another socket comes and goes, twice: each datagram comes once, and in order.
+#[test]
+fn a_group_that_moves_between_queue_and_ring_loses_and_doubles_nothing() {
+    needs_root!();
+    let (lab, host) = lab();
+    let socket = bind(&lab.server, &host, "0.0.0.0");
+    socket.join_multicast(ip(GROUP), lab.server.ifindex()).unwrap();
+    let publisher = Publisher::to(&lab, GROUP);
+    let last = 2500;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..=last {
+                publisher.publish(&u32::to_ne_bytes(n));
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let (mut other, mut ways) = (None, Vec::new());
+        for expected in 0..=last {
+            if expected % 600 == 100 {
+                other = match other {
+                    None => Some(other_process(&lab.server)),
+                    Some(_) => None,
+                };
+            }
+            let before = of_queues(&host);
+            let mut came = [0; 4];
+            socket.recv(&mut came).unwrap();
+            assert_eq!(u32::from_ne_bytes(came), expected);
+            if socket.waiting().0 == 0 && before < of_queues(&host) {
+                ways.push("queue");
+            } else if socket.waiting().0 == 0 {
+                ways.push("ring");
+            }
+            ways.dedup();
+        }
+        assert!(ways.len() >= 4, "{ways:?}");
+        drop(other);
+    });
+    assert_eq!(socket.stats().kernel, 0);
+}
+
 /// Children may use the kernel's socket, so it must have what comes.
 #[test]
 fn a_group_of_a_process_that_forks_comes_through_the_kernel() {
