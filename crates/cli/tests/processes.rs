@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use busypoll_lab::{Lab, needs, needs_root};
 use busypoll_linux::link::Links;
 use echo::*;
+use rustix::process::{Pid, Signal, kill_process};
 use support::*;
 
 /// `run --plane stack` on the server of the lab.
@@ -187,14 +188,10 @@ fn a_ninth_process_uses_the_kernel() {
     assert!(listed(&lab, &[7100, 7107]) && !listed(&lab, &[7108]));
 }
 
-/// Both processes of a group have each datagram, once the one that came first has noticed the other.
-#[test]
-fn a_group_that_two_processes_have_joined_reaches_both() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = one_test_at_a_time();
-    let lab = Lab::builder().build().unwrap();
-    let receiver = "import socket, sys\n\
+/// A receiver of a feed, under `run` or plain, which prints each datagram.
+fn receiver(lab: &Lab, is_ours: bool, user: &str) -> Running {
+    let program = "import os, socket, sys\n\
+        if sys.argv[2]: os.setuid(int(sys.argv[2]))\n\
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n\
         s.bind(('', 7400))\n\
@@ -203,26 +200,120 @@ fn a_group_that_two_processes_have_joined_reaches_both() {
         print('ready', flush=True)\n\
         while True: print(s.recv(100).decode(), flush=True)";
     let address = lab.server.ipv4().to_string();
-    let start = || Running::start(&mut run(&lab, &["python3", "-c", receiver, &address]));
-    let mut receivers = [start(), start()];
-    let sender = lab.client.enter(|| UdpSocket::bind((lab.client.ipv4(), 0)));
-    let sender = sender.unwrap().unwrap();
-    let publish = |what: &str| sender.send_to(what.as_bytes(), "239.7.0.1:7400").unwrap();
-    // Longer than the interval at which a process looks for others.
-    for n in 0..15 {
-        publish(&format!("before {n}"));
-        thread::sleep(Duration::from_millis(100));
+    let words = ["python3", "-c", program, &address, user];
+    if is_ours {
+        return Running::start(&mut run(lab, &words));
     }
-    for n in 0..50 {
-        publish(&format!("number {n}."));
+    Running::start(lab.server.command(words[0]).args(&words[1..]))
+}
+
+/// Sends a feed from the client of the lab.
+struct Feed(UdpSocket);
+
+impl Feed {
+    fn new(lab: &Lab) -> Feed {
+        let bound = lab.client.enter(|| UdpSocket::bind((lab.client.ipv4(), 0)));
+        Feed(bound.unwrap().unwrap())
     }
-    for receiver in &mut receivers {
-        receiver.wait_for("number 0.");
-        for n in 1..50 {
-            let line = receiver.wait_for("");
-            assert_eq!(line.trim_end(), format!("number {n}."));
+
+    fn publish(&self, what: &str) {
+        self.0.send_to(what.as_bytes(), "239.7.0.1:7400").unwrap();
+    }
+
+    /// For longer than the interval at which a process looks for others.
+    fn settle(&self) {
+        for n in 0..15 {
+            self.publish(&format!("before {n}"));
+            thread::sleep(Duration::from_millis(100));
         }
     }
+
+    /// Publishes these numbers. Each of the receivers has each of them, in order, and nothing else.
+    fn reaches(&self, numbers: std::ops::Range<u32>, receivers: &mut [&mut Running]) {
+        let first = numbers.start;
+        for n in numbers {
+            self.publish(&format!("number {n}."));
+            for receiver in &mut *receivers {
+                let line = match n == first {
+                    true => receiver.wait_for("number "),
+                    false => receiver.wait_for(""),
+                };
+                assert_eq!(line.trim_end(), format!("number {n}."));
+            }
+        }
+    }
+}
+
+/// How many datagrams the kernel's sockets at the feed's port have dropped: those that another way brought.
+fn dropped_copies(lab: &Lab) -> u64 {
+    let table = succeeds(lab.server.command("cat").arg("/proc/net/udp"));
+    let of_port = table.lines().filter(|line| line.contains(&format!(":{:04X} 0000", 7400)));
+    of_port.map(|line| line.split_whitespace().last().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+fn signal(running: &Running, signal: Signal) {
+    kill_process(Pid::from_child(&running.child), signal).unwrap();
+}
+
+/// Two of ours, each with a ring of its own, one without rights, and a plain one: each has each datagram. One that is
+/// stopped, or killed, keeps nothing from the others.
+#[test]
+fn receivers_of_a_group_do_not_depend_on_each_other() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let feed = Feed::new(&lab);
+    let mut first = receiver(&lab, true, "");
+    let mut second = receiver(&lab, true, "");
+    let mut third = receiver(&lab, true, "65534");
+    let mut plain = receiver(&lab, false, "");
+    feed.settle();
+    let before = dropped_copies(&lab);
+    feed.reaches(0..200, &mut [&mut first, &mut second, &mut third, &mut plain]);
+    assert_eq!(dropped_copies(&lab) - before, 400);
+    third.end();
+
+    signal(&first, Signal::STOP);
+    feed.reaches(200..400, &mut [&mut second, &mut plain]);
+    signal(&first, Signal::CONT);
+    for n in 200..400 {
+        assert_eq!(first.wait_for("").trim_end(), format!("number {n}."));
+    }
+    // More than its ring has room for.
+    signal(&first, Signal::STOP);
+    feed.reaches(400..2400, &mut [&mut second, &mut plain]);
+    signal(&first, Signal::CONT);
+    let mut kept = Vec::new();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                feed.publish("again");
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        loop {
+            let line = first.wait_for("");
+            let Some(number) = line.trim_end().strip_prefix("number ") else { break };
+            kept.push(number.trim_end_matches('.').parse::<u32>().unwrap());
+        }
+    });
+    assert!(kept.is_sorted() && kept[0] == 400 && (100..2000).contains(&kept.len()), "{kept:?}");
+    feed.settle();
+    feed.reaches(2400..2500, &mut [&mut first, &mut second, &mut plain]);
+
+    first.end();
+    feed.reaches(2500..2700, &mut [&mut second, &mut plain]);
+    let mut fourth = receiver(&lab, true, "");
+    feed.settle();
+    feed.reaches(2700..2900, &mut [&mut fourth, &mut second, &mut plain]);
+    plain.end();
+    second.end();
+    // Alone, it has the queue.
+    feed.settle();
+    bypasses_the_kernel(&lab.server, || feed.reaches(2900..3000, &mut [&mut fourth]));
 }
 
 /// The processes that answer a client at each of 60 ports, by their places in `workers`, of IPv4 and then of IPv6.

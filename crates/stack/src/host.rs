@@ -4,7 +4,8 @@
 use crate::{
     icmp_sockets::IcmpSockets,
     inet::{
-        Addressing, CONTEXTS, Cidr, Context, Inet, Input, Serving, WakeBy, kernel::KernelView, tcp,
+        Addressing, CONTEXTS, Cidr, Context, Inet, Input, Serving, Source, WakeBy,
+        kernel::KernelView, tcp,
     },
     lease::Lease,
     ledger::Ledger,
@@ -25,6 +26,7 @@ use std::{
 mod companion;
 mod companion_listener;
 pub mod firewall;
+mod group_ring;
 mod groups;
 mod kernel_connections;
 mod kernel_udp;
@@ -77,6 +79,7 @@ impl Drop for Inner {
         self.link_watch = None;
         // Then the contexts: their passes and timers may still make connections or move them to TIME_WAIT.
         self.contexts.clear();
+        self.kernel.iter().for_each(companion::CompanionService::close_group_rings);
         // It finds the contexts closed, and ends.
         self.poller_slot.waiter().wake();
         // A connection without a socket keeps its port's companion, which keeps inet.
@@ -243,7 +246,8 @@ impl Builder {
                     Some(ledger) => ledger.context_counters(contexts.len()),
                     None => PlacedCounters::default(),
                 };
-                let input = Input { inet: inet.clone(), interface: interface.clone(), queue };
+                let source = Source::Queue(queue);
+                let input = Input { inet: inet.clone(), interface: interface.clone(), source };
                 let serving = CONTEXTS.start(napi::Parts {
                     device: info.name.clone(),
                     queue,
@@ -273,7 +277,9 @@ impl Builder {
                     skipped_rules = rules.count();
                 }
                 let steering = nic.steering();
-                shared.push(companion::Shared { view, interface, steering, _nic: Mutex::new(nic) });
+                let group_ring = group_ring::GroupRing::new(watchdog);
+                let nic = Mutex::new(nic);
+                shared.push(companion::Shared { view, interface, steering, group_ring, _nic: nic });
             }
         }
         for gateway in self.gateways {
@@ -431,6 +437,15 @@ impl Host {
     /// the rules takes.
     pub fn skipped_firewall_rules(&self) -> usize {
         self.inner.skipped_rules
+    }
+
+    /// To be called before fork(2) and execve(2): child processes, or the new program, may use the kernel sockets beside
+    /// this host's.
+    #[doc(hidden)]
+    pub fn share_kernel_sockets(&self) {
+        if let Some(kernel) = &self.inner.kernel {
+            kernel.leave_group_rings();
+        }
     }
 
     #[inline]

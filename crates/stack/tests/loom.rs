@@ -26,6 +26,11 @@ mod lookup;
 mod napi;
 #[path = "loom/nic.rs"]
 mod nic;
+#[path = "../src/inet/tcp/ownership.rs"]
+mod ownership;
+/// The models of `ownership`.
+#[path = "loom/ownership.rs"]
+mod ownership_models;
 #[path = "../src/pool.rs"]
 mod pool;
 #[path = "../src/inet/rcu.rs"]
@@ -73,7 +78,8 @@ mod sync {
         }
     }
 
-    fn step() {
+    /// A step before which such a process may end.
+    pub(crate) fn step() {
         let _ = LEFT.try_with(|left| match left.get() {
             Some(0) => panic::resume_unwind(Box::new(Ended)),
             Some(more) => left.set(Some(more - 1)),

@@ -2,7 +2,7 @@
 
 use super::{
     file::{FILES, Live, hand_over_now},
-    libc_io, not_accelerated,
+    host, libc_io, not_accelerated,
 };
 use crate::{inside::Inside, real, report::Once};
 use libc::c_int;
@@ -18,6 +18,7 @@ pub fn before_exec() {
         return;
     }
     let Some(_inside) = Inside::enter() else { return };
+    host::share_companions();
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);

@@ -106,6 +106,7 @@ extern "C" fn before() {
     if inside.is_some() {
         activation::deactivate_unused_listeners();
         file::share_epoll_sets();
+        host::share_companions();
     }
     let mut forking = Forking::take();
     if inside.is_some() {

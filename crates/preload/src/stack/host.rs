@@ -108,6 +108,13 @@ pub fn made_by_this_process() -> Option<Made> {
     lock(&HOST).made.clone().filter(|made| made.process == getpid())
 }
 
+/// Before a fork and an exec: another program may use the companions.
+pub fn share_companions() {
+    if let Some(made) = made_by_this_process() {
+        made.host.share_kernel_sockets();
+    }
+}
+
 /// Locked across a fork.
 pub fn slot() -> MutexGuard<'static, Slot> {
     lock(&HOST)

@@ -5,6 +5,7 @@
 
 use super::{
     companion_listener::CompanionEndpoint,
+    group_ring::GroupRing,
     groups::RECHECK,
     kernel_connections::KernelConnections,
     kernel_udp::{bind, disconnect, enable_pktinfo, receive},
@@ -44,6 +45,7 @@ pub(super) struct Shared {
     pub(super) view: Arc<KernelView>,
     pub(super) interface: Arc<Interface>,
     pub(super) steering: Option<Arc<dyn Steering>>,
+    pub(super) group_ring: GroupRing,
     /// The steering program stays attached as long as the NIC lives.
     pub(super) _nic: Mutex<Box<dyn Nic>>,
 }
@@ -52,7 +54,7 @@ pub(super) struct Shared {
 const PRUNE_EVERY: u32 = 256;
 
 pub(super) struct State {
-    inet: Arc<Inet>,
+    pub(super) inet: Arc<Inet>,
     pub(super) shared: Vec<Shared>,
     pub(super) epoll: OwnedFd,
     /// Wakes the thread, to end or to compute its timeout anew.
@@ -87,6 +89,12 @@ pub(super) struct Entry {
     pub(super) port: u16,
     /// The groups it is in, each with the number of the shared interface.
     pub(super) groups: Vec<(usize, IpAddr)>,
+    /// Those of them that come over the ring of the interface.
+    pub(super) on_ring: Vec<(usize, IpAddr)>,
+    /// The groups of which the kernel socket drops the ring's copies; `None`: unknown.
+    pub(super) dropped: Option<Vec<(usize, IpAddr)>>,
+    /// A child process may have the socket.
+    pub(super) is_inherited: bool,
     /// Set once our own socket is bound, too.
     pub(super) steered: Option<Steered>,
 }
@@ -236,8 +244,16 @@ impl CompanionService {
         let state = &self.state;
         let id = state.next.fetch_add(1, Ordering::Relaxed);
         let port = socket.local_addr()?.port();
-        let entry =
-            Entry { socket: socket.clone(), endpoint, port, groups: Vec::new(), steered: None };
+        let entry = Entry {
+            socket: socket.clone(),
+            endpoint,
+            port,
+            groups: Vec::new(),
+            on_ring: Vec::new(),
+            dropped: None,
+            is_inherited: false,
+            steered: None,
+        };
         lock(&state.companions).insert(id, entry);
         let priority = Priority::default();
         Ok(Companion { id, socket, only_v6, priority, state: state.clone() })
@@ -404,8 +420,11 @@ impl Drop for Companion {
             0,
             self.id,
         );
-        if let Some(steered) = entry.and_then(|entry| entry.steered) {
-            self.state.unsteer(steered);
+        if let Some(mut entry) = entry {
+            entry.drop_nothing();
+            if let Some(steered) = entry.steered {
+                self.state.unsteer(steered);
+            }
         }
         self.restore_priority();
     }

@@ -1,9 +1,12 @@
 //! Multicast groups of UDP sockets. The kernel joins them. Datagrams to a group at a socket's port come to our queues
-//! only while no other program's socket could receive them, because the kernel does not see steered packets.
+//! only while no other program's socket could receive them, because the kernel does not see steered packets. While one
+//! could, they come over the [ring](super::group_ring) of a packet socket: the kernel copies them to each process that
+//! wants them, and the companion drops its own. Where there can be no ring, the companion delivers them.
 
-use super::companion::{Companion, Entry, Shared, State};
-use crate::{sync::lock, sys::set_option};
+use super::companion::{Companion, CompanionService, Entry, Shared, State};
+use crate::{nic::packet::drop_copies, sync::lock, sys::set_option};
 use std::{
+    collections::HashMap,
     fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::AsRawFd,
@@ -59,37 +62,142 @@ impl Companion {
 }
 
 impl State {
-    /// Updates the steering of groups by their members, here and in other programs of the machine.
+    /// Updates what the groups come over, by their members, here and in other programs of the machine.
     pub(super) fn update_group_steering(&self) {
         if !self.has_groups.load(Ordering::Acquire) {
             return;
         }
         let mut companions = lock(&self.companions);
-        let steered =
-            |entry: &Entry| entry.steered.as_ref().is_some_and(|it| !it.groups.is_empty());
-        if !companions.values().any(|entry| !entry.groups.is_empty() || steered(entry)) {
+        if !companions.values().any(Entry::has_groups) {
             return self.has_groups.store(false, Ordering::Release);
         }
         let own: Vec<u64> = companions.values().filter_map(|entry| inode(&*entry.socket)).collect();
         let others = others(&own);
-        for entry in companions.values_mut() {
-            let Some(steered) = &mut entry.steered else { continue };
-            let alone = |group: IpAddr| match &others {
-                Some(others) => !others.iter().any(|other| other.could_receive(group, entry.port)),
-                None => false,
-            };
-            let wanted: Vec<_> = entry
-                .groups
-                .iter()
-                .copied()
-                .filter(|(_, group)| steered.covers(*group) && alone(*group))
-                .collect();
-            if steered.groups != wanted {
-                steered.groups = wanted;
-                // If the steering map is full, the group stays with the kernel, and the companion delivers.
-                let _ = self.steer(steered);
+        let alone = |group: IpAddr, port| match &others {
+            Some(others) => !others.iter().any(|other| other.could_receive(group, port)),
+            None => false,
+        };
+        let mut wanted = HashMap::new();
+        for (id, entry) in companions.iter_mut() {
+            let covers = |group| entry.steered.as_ref().is_some_and(|it| it.covers(group));
+            let covered = entry.groups.iter().copied().filter(|(_, group)| covers(*group));
+            let (steered, mut on_ring): (Vec<_>, Vec<_>) =
+                covered.partition(|(_, group)| alone(*group, entry.port));
+            on_ring.retain(|(at, _)| {
+                let Shared { group_ring, interface, .. } = &self.shared[*at];
+                !entry.is_inherited && group_ring.is_ready(&self.inet, interface)
+            });
+            // For a moment a group comes both ways, while no datagram takes the way that begins or ends.
+            let both = union(&entry.on_ring, &on_ring);
+            if entry.drop_copies(&both, &self.shared).is_err() {
+                on_ring.retain(|of| entry.on_ring.contains(of));
+            }
+            wanted.insert(*id, Wanted { steered, on_ring });
+        }
+        for at in 0..self.shared.len() {
+            let all = companions.iter().flat_map(|(id, entry)| {
+                let both = union(&entry.on_ring, &wanted[id].on_ring);
+                both.into_iter().map(|of| (of, entry.port))
+            });
+            if self.select(at, all).is_err() {
+                for (id, entry) in companions.iter() {
+                    let is_known = |of: &Place| of.0 != at || entry.on_ring.contains(of);
+                    wanted.get_mut(id).into_iter().for_each(|it| it.on_ring.retain(is_known));
+                }
             }
         }
+        for (id, entry) in companions.iter_mut() {
+            let Some(Wanted { steered, on_ring }) = wanted.remove(id) else { continue };
+            if let Some(now) = &mut entry.steered
+                && now.groups != steered
+            {
+                now.groups = steered;
+                // If the steering map is full, the group stays with the kernel, and the companion delivers.
+                let _ = self.steer(now);
+            }
+            // It only drops less.
+            let _ = entry.drop_copies(&on_ring, &self.shared);
+            entry.on_ring = on_ring;
+        }
+        for at in 0..self.shared.len() {
+            let on_ring = |entry: &Entry| {
+                entry.on_ring.iter().map(|of| (*of, entry.port)).collect::<Vec<_>>()
+            };
+            // It only selects less.
+            let _ = self.select(at, companions.values().flat_map(on_ring));
+        }
+    }
+
+    /// The ring of an interface receives those of these groups and ports that are on it.
+    fn select(&self, at: usize, all: impl Iterator<Item = (Place, u16)>) -> io::Result<()> {
+        let here = all.filter(|((on, _), _)| *on == at).map(|((_, group), port)| (group, port));
+        let mut groups: Vec<_> = here.collect();
+        groups.sort_unstable();
+        groups.dedup();
+        self.shared[at].group_ring.select(&groups)
+    }
+
+    /// Child processes may have the sockets of now, and the kernel must know what these receive: no group of theirs comes
+    /// over a ring any more.
+    fn leave_rings(&self) {
+        let mut companions = lock(&self.companions);
+        companions.values_mut().for_each(|entry| entry.is_inherited = true);
+        drop(companions);
+        self.update_group_steering();
+    }
+}
+
+/// A group on a shared interface, by its number.
+type Place = (usize, IpAddr);
+
+/// What the groups of a socket are to come over, if not over the kernel socket.
+struct Wanted {
+    steered: Vec<Place>,
+    on_ring: Vec<Place>,
+}
+
+fn union(one: &[Place], other: &[Place]) -> Vec<Place> {
+    let mut both = one.to_vec();
+    both.extend(other.iter().filter(|of| !one.contains(of)));
+    both
+}
+
+impl Entry {
+    fn has_groups(&self) -> bool {
+        let is_steered = self.steered.as_ref().is_some_and(|it| !it.groups.is_empty());
+        is_steered || !self.groups.is_empty() || !self.on_ring.is_empty()
+    }
+
+    /// The kernel socket drops the datagrams of these groups that come over a ring.
+    fn drop_copies(&mut self, groups: &[Place], shared: &[Shared]) -> io::Result<()> {
+        if self.dropped.as_deref() == Some(groups) {
+            return Ok(());
+        }
+        let index = |at: usize| shared[at].interface.info().ifindex.unwrap_or(0);
+        let on: Vec<_> = groups.iter().map(|(at, group)| (index(*at), *group)).collect();
+        drop_copies(&*self.socket, &on)?;
+        self.dropped = Some(groups.to_vec());
+        Ok(())
+    }
+
+    /// The kernel socket drops nothing: other descriptors may keep it open.
+    pub(super) fn drop_nothing(&mut self) {
+        if self.dropped.take().is_some_and(|groups| !groups.is_empty()) {
+            // It cannot fail.
+            let _ = drop_copies(&*self.socket, &[]);
+        }
+    }
+}
+
+impl CompanionService {
+    /// Before child processes get the sockets, and before another program takes this one's place.
+    pub(super) fn leave_group_rings(&self) {
+        self.state().leave_rings();
+    }
+
+    /// Ends the receiving of groups over rings for good.
+    pub(super) fn close_group_rings(&self) {
+        self.state().shared.iter().for_each(|shared| shared.group_ring.close());
     }
 }
 

@@ -100,6 +100,8 @@ pub struct Interface {
     with_broadcast: Box<[(Ipv4Addr, Ipv4Addr)]>,
     addresses6: Box<[IfAddr6]>,
     queues: Box<[QueuePair]>,
+    /// Of the copies of packets that the kernel receives.
+    pub(super) copies: Received,
     pub(super) neighbours: Mutex<Neighbours>,
     /// 1: its link has ended for good.
     ended: AtomicU32,
@@ -243,6 +245,7 @@ impl Interface {
             with_broadcast,
             addresses6,
             queues,
+            copies: Received::default(),
             neighbours: Mutex::default(),
             ended: AtomicU32::new(0),
         }
@@ -375,10 +378,12 @@ impl Interface {
 
     /// The per-queue counters, summed over all queues.
     pub(super) fn totals(&self) -> [(Count, u64); 6] {
-        let sum =
-            |of: fn(&QueuePair) -> &Counter| self.queues.iter().map(|pair| of(pair).get()).sum();
+        let sum = |of: fn(&QueuePair) -> &Counter| {
+            self.queues.iter().map(|pair| of(pair).get()).sum::<u64>()
+        };
+        let datagrams = sum(|pair| &pair.received.udp_datagrams) + self.copies.udp_datagrams.get();
         [
-            (Count::UdpInDatagrams, sum(|pair| &pair.received.udp_datagrams)),
+            (Count::UdpInDatagrams, datagrams),
             (Count::UdpInPartialCsums, sum(|pair| &pair.received.udp_partial)),
             (Count::UdpOutDatagrams, sum(|pair| &pair.sent.udp_datagrams)),
             (Count::TcpInSegs, sum(|pair| &pair.received.tcp_segments)),

@@ -165,6 +165,11 @@ impl Inet {
         self.receive_any(iface, received, queue, frame, pass);
     }
 
+    /// Processes a frame that the kernel has received as well. Only the owner of the queue of such frames may call it.
+    pub(crate) fn receive_copy(&self, iface: &Interface, frame: nic::Frame<'_>, pass: &mut Pass) {
+        self.receive_any(iface, &iface.copies, 0, frame, pass);
+    }
+
     /// The general path.
     fn receive_any(
         &self,

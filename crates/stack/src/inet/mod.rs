@@ -122,7 +122,7 @@ pub use neighbour_queue::QUEUED_PER_NEIGHBOUR;
 pub use path::{Path, PathOptions, PmtuDiscover};
 pub use payload::Payload;
 pub use ports::EPHEMERAL;
-pub(crate) use queues::CONTEXTS;
+pub(crate) use queues::{CONTEXTS, Source};
 pub use queues::{Context, Input, Pass, Poller, Serving, by_id};
 pub use udp::{Datagram, MAX_PAYLOAD, Meta, UdpEndpoint};
 

@@ -3,7 +3,8 @@
 use super::{Inet, Interface, Meta, UdpEndpoint, tcp};
 use crate::{
     napi::{self, Contexts, NapiId, Upper},
-    nic::Frame,
+    nic::{Frame, packet::PacketRing},
+    sync::{AtomicU64, Ordering},
     time::Instant,
 };
 use std::sync::Arc;
@@ -30,7 +31,16 @@ pub fn by_id(id: NapiId) -> Option<Arc<Context>> {
 pub struct Input {
     pub(crate) inet: Arc<Inet>,
     pub(crate) interface: Arc<Interface>,
-    pub(crate) queue: u32,
+    pub(crate) source: Source,
+}
+
+/// What the frames come from.
+pub(crate) enum Source {
+    /// The receive queue of this number.
+    Queue(u32),
+    /// The ring of a packet socket, which gets copies of what the kernel receives; and how many lost frames of it are
+    /// counted.
+    Copies(Arc<PacketRing>, AtomicU64),
 }
 
 impl Upper for Input {
@@ -41,18 +51,39 @@ impl Upper for Input {
 
     #[inline]
     fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
-        self.inet.receive(&self.interface, self.queue, frame, pass);
+        match self.source {
+            Source::Queue(queue) => self.inet.receive(&self.interface, queue, frame, pass),
+            Source::Copies(..) => self.inet.receive_copy(&self.interface, frame, pass),
+        }
     }
 
     #[inline]
     fn end_of_pass(&self, pass: &mut Pass<'_>) {
         self.inet.end_of_pass(pass);
+        let (queue, ring) = match &self.source {
+            Source::Queue(queue) => (*queue, None),
+            Source::Copies(ring, counted) => (0, Some((ring, counted))),
+        };
         if std::mem::take(&mut pass.doorbell_pending) {
-            self.interface.ring(self.queue);
+            self.interface.ring(queue);
+        }
+        if let Some((ring, counted)) = ring {
+            self.inet.count_lost(ring.lost(), counted);
         }
     }
 
     fn tick(&self, pass: &mut Pass<'_>) -> Option<Instant> {
         self.inet.tick(pass)
+    }
+}
+
+impl Inet {
+    /// A ring has lost `lost` frames in all, of which `counted` are counted. Only the owner of the ring calls this.
+    fn count_lost(&self, lost: u64, counted: &AtomicU64) {
+        let before = counted.load(Ordering::Relaxed);
+        if lost != before {
+            counted.store(lost, Ordering::Relaxed);
+            self.udp_lost(lost - before);
+        }
     }
 }

@@ -151,6 +151,13 @@ impl Inet {
         }
     }
 
+    /// The receive ring had no room for so many datagrams.
+    #[cold]
+    pub(crate) fn udp_lost(&self, datagrams: u64) {
+        self.counters.add_n(Count::UdpRcvbufErrors, datagrams);
+        self.counters.add_n(Count::UdpInErrors, datagrams);
+    }
+
     fn udp_multicast_deliver<'a, P: Inbound<'a>>(
         &self,
         arrival: &Arrival<'_>,

@@ -3,13 +3,15 @@
 //! hands down.
 //!
 //! Three drivers: [`cable`] (two NICs joined in memory), [`xdp`] (AF_XDP on any Linux interface),
-//! [`tap`] (a kernel at the other end). Two wrappers around any of them: [`fault`], [`pcap`].
+//! [`tap`] (a kernel at the other end). Two wrappers around any of them: [`fault`], [`pcap`]. Beside them, a receive half
+//! alone: [`packet`] (copies of what the kernel receives).
 
 use crate::wire::MacAddr;
 use std::{io, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
 
 pub mod cable;
 pub mod fault;
+pub(crate) mod packet;
 pub mod pcap;
 pub mod tap;
 pub mod xdp;

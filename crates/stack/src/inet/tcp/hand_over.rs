@@ -5,6 +5,7 @@ use super::PortRef;
 use super::{
     application::Flow,
     connection::{Connection, State, errno},
+    ownership::Failed,
 };
 use crate::{inet::Pass, time::Instant};
 use std::{io, net::SocketAddr};
@@ -95,17 +96,26 @@ impl Flow {
     /// here, and calls on it return `error`. Returns the reference to its port.
     ///
     /// # Errors
-    /// EINVAL in a state that the kernel cannot be brought to; ENOMEM; those of `give`. Then the connection goes on here.
+    /// EINVAL in a state that the kernel cannot be brought to; ENOMEM; those of `give`. Then the connection goes on here,
+    /// or was reset.
     pub(crate) fn hand_over(
         &self,
         error: i32,
         pass: &mut Pass<'_>,
-        give: impl FnOnce(&RepairState) -> io::Result<()>,
+        give: impl FnOnce(&RepairState) -> Result<(), Failed<io::Error>>,
     ) -> io::Result<Option<PortRef>> {
         let ends = (self.local(), self.remote());
         let mut state = self.core.enter(pass);
         let repair_state = state.connection.repair_state(ends, pass.now);
-        give(&repair_state?)?;
+        match give(&repair_state?) {
+            Ok(()) => {}
+            Err(Failed::Stays(why)) => return Err(why),
+            Err(Failed::Lost(why)) => {
+                state.connection.abort(pass.now);
+                self.core.finish(state, &self.inet, pass);
+                return Err(why);
+            }
+        }
         let port_ref = state.port_ref.clone();
         state.connection.end_handed_over(error);
         self.core.finish(state, &self.inet, pass);

@@ -71,18 +71,17 @@ impl Listening {
         self.inet.counters.add(Count::TCPLeftToKernel);
     }
 
-    /// Makes a connection that the kernel has made ours, as if it had been accepted here. When the flow is in place,
-    /// `steer` has its packets come to it.
+    /// Makes a connection like one that the kernel has made, as if it had been accepted here. Its packets are to come to
+    /// it now.
     ///
     /// # Errors
     /// EEXIST: there is one with these ends. EHOSTUNREACH: no way to the peer over an interface. ENOBUFS: no memory for
-    /// what has come. Those of `steer`. Then the connection stays the kernel's.
+    /// what has come. Then there is none of ours.
     pub(crate) fn import(
         &self,
         of: &KernelConnection,
-        steer: impl FnOnce() -> io::Result<PortRef>,
         pass: &mut Pass<'_>,
-    ) -> io::Result<(Flow, Remainder)> {
+    ) -> io::Result<Imported> {
         let (inet, listener) = (&self.inet, &self.listener);
         let (options, path_options) = listener.options();
         let end = |of: SocketAddr| (of.ip().to_canonical(), of.port());
@@ -132,19 +131,35 @@ impl Listening {
         core.segment(inet, &ack, &arrival(), pass);
         core.lock().connection.receiver.honour(Seq(of.edge));
         let received = remainder.received(&of.received, of.fin, pass);
-        match received.and_then(|()| steer()) {
-            Ok(port_ref) => {
-                let before = core.lock().port_ref.replace(port_ref);
-                drop(before);
-                Ok((Flow::new(core, inet.clone()), remainder))
-            }
+        let imported = Imported(remainder);
+        match received {
+            Ok(()) => Ok(imported),
             Err(error) => {
-                let mut state = core.enter(pass);
-                state.connection.end_handed_over(libc::ECONNABORTED);
-                core.finish(state, inet, pass);
+                imported.forget(pass);
                 Err(error)
             }
         }
+    }
+}
+
+/// A connection of ours that has all that the kernel's had. No packet comes to it yet.
+pub(crate) struct Imported(Remainder);
+
+impl Imported {
+    /// Its packets come to it from now on, for as long as there is this reference to its port.
+    pub(crate) fn steered(self, port_ref: PortRef) -> (Flow, Remainder) {
+        let Imported(remainder) = self;
+        let before = remainder.core.lock().port_ref.replace(port_ref);
+        drop(before);
+        (Flow::new(remainder.core.clone(), remainder.inet.clone()), remainder)
+    }
+
+    /// Ends it without a word to the peer.
+    pub(crate) fn forget(self, pass: &mut Pass<'_>) {
+        let Imported(Remainder { core, inet, .. }) = self;
+        let mut state = core.enter(pass);
+        state.connection.end_handed_over(libc::ECONNABORTED);
+        core.finish(state, &inet, pass);
     }
 }
 

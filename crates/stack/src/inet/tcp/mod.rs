@@ -40,6 +40,7 @@ mod marks;
 pub mod memory;
 mod options;
 mod output;
+mod ownership;
 mod parse;
 pub(super) mod plain;
 mod predicted;
@@ -72,10 +73,11 @@ pub use endpoint::{PortHolder, PortRef, Ready, TcpEndpoint};
 pub use flow::DeferredFlow;
 pub(crate) use hand_over::RepairState;
 pub(crate) use handshake::timeouts_for;
-pub(crate) use import::{KernelConnection, Remainder};
+pub(crate) use import::{Imported, KernelConnection, Remainder};
 pub use listener::{ListenOptions, Listening};
 pub use marks::Mark;
 pub use options::CompactOptions;
+pub(crate) use ownership::{Failed, FromKernel, ToKernel, hand_over, take_over};
 pub(super) use state::Tcp;
 
 /// Which congestion control a connection uses (`TCP_CONGESTION`).

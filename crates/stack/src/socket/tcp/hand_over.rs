@@ -4,7 +4,9 @@
 
 use super::stream::{TcpStream, pass};
 use crate::{
-    inet::tcp::RepairState,
+    Host,
+    host::CompanionService,
+    inet::tcp::{Failed, RepairState, ToKernel, hand_over},
     socket::options::{SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sys::{self, get_option, set_option},
     time,
@@ -45,7 +47,8 @@ impl TcpStream {
     /// socket fail with `error`. `repair` switches repair mode, which needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// EINVAL unless it is connected; the kernel's errors. After an error the connection continues here.
+    /// EINVAL unless it is connected; the kernel's errors. After an error the connection continues here, or, if repair mode
+    /// cannot be left, is reset.
     #[doc(hidden)]
     pub fn hand_over(
         &self,
@@ -64,27 +67,17 @@ impl TcpStream {
         let is_on = |name| self.getsockopt(SOL_SOCKET, name).is_ok_and(|on| on != 0);
         let (reuse_address, reuse_port) = (is_on(SO_REUSEADDR), is_on(SO_REUSEPORT));
         let mut pass = pass();
-        let handed = flow.hand_over(error, &mut pass, |repair_state| {
+        let handed = flow.hand_over(error, &mut pass, |state| {
             if reuse_port {
-                set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1)?;
+                let set = set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1);
+                set.map_err(Failed::Stays)?;
             }
-            repair(kernel.as_raw_fd(), ON)?;
-            let restored = restore(kernel, repair_state).and_then(|()| {
-                host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
-                service.hand_over(repair_state.local, repair_state.remote)
-            });
-            if let Err(error) = restored {
-                disconnect(kernel);
-                let _ = repair(kernel.as_raw_fd(), OFF_SILENTLY);
-                return Err(error);
-            }
-            // The kernel now sends a window probe; it learns the rest from the peer's acknowledgment.
-            repair(kernel.as_raw_fd(), OFF)?;
+            hand_over(&mut HandOver { kernel, host, service, state, repair: &repair })?;
             if reuse_address {
                 // The end of repair mode has cleared it.
                 let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
             }
-            finish(kernel, repair_state);
+            finish(kernel, state);
             on_handed_over();
             Ok(())
         });
@@ -94,6 +87,44 @@ impl TcpStream {
             reservation.mark_handed_over();
         }
         Ok(())
+    }
+}
+
+/// A hand-over.
+struct HandOver<'a, R> {
+    kernel: BorrowedFd<'a>,
+    host: &'a Host,
+    service: &'a CompanionService,
+    state: &'a RepairState,
+    /// Switches repair mode.
+    repair: &'a R,
+}
+
+impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
+    type Error = io::Error;
+
+    fn freeze(&mut self) -> io::Result<()> {
+        (self.repair)(self.kernel.as_raw_fd(), ON)
+    }
+
+    fn copy(&mut self) -> io::Result<()> {
+        restore(self.kernel, self.state)
+    }
+
+    fn steer(&mut self) -> io::Result<()> {
+        // A packet that is left in our rings must not be answered with a reset.
+        self.host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
+        self.service.hand_over(self.state.local, self.state.remote)
+    }
+
+    fn thaw(&mut self) -> io::Result<()> {
+        // The kernel now sends a window probe; it learns the rest from the peer's acknowledgment.
+        (self.repair)(self.kernel.as_raw_fd(), OFF)
+    }
+
+    fn forget(&mut self) {
+        disconnect(self.kernel);
+        let _ = (self.repair)(self.kernel.as_raw_fd(), OFF_SILENTLY);
     }
 }
 

@@ -7,14 +7,19 @@
 //! learns nothing.
 
 use super::{
-    hand_over::{OFF_SILENTLY, ON, RECEIVE_QUEUE, SEND_QUEUE, disconnect, repair_of_imports},
+    hand_over::{
+        OFF_SILENTLY, ON, RECEIVE_QUEUE, Repair, SEND_QUEUE, disconnect, repair_of_imports,
+    },
     listener::Inner,
     stream::pass,
 };
 use crate::{
+    host::PortReservation,
     inet::{
         Pass,
-        tcp::{Flow, KernelConnection, PortRef, Remainder, connection::State},
+        tcp::{
+            Flow, FromKernel, Imported, KernelConnection, Remainder, connection::State, take_over,
+        },
     },
     ledger::{ESTABLISHED, LedgerSlot, SocketState},
     sys::{get_bytes, get_option, set_option},
@@ -24,6 +29,7 @@ use std::{
     io,
     net::{SocketAddr, TcpStream as KernelStream},
     os::fd::{AsFd, AsRawFd, RawFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -72,20 +78,20 @@ impl Inner {
         if !service.has_room_for_later() {
             return Err((kernel, Some(TOO_MANY)));
         }
-        // In repair mode the kernel tells the peer nothing if this process is killed: the guard must know of it before.
-        let _entry = self.ledger_entry(&kernel);
-        let reuse = get_option(&kernel, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0);
-        if repair(fd, ON).is_err() {
-            // A connection that the peer has reset cannot have it either.
-            let is_over = Info::of(fd).is_ok_and(|info| info.is(State::Closed));
-            return Err((kernel, (!is_over).then_some(NOT_ALLOWED)));
-        }
         let mut pass = pass();
-        let imported = read(&kernel).and_then(|state| {
-            let steer = || Ok(reservation.imported(state.local, state.remote)? as PortRef);
-            self.listening.import(&state, steer, &mut pass).map_err(|_| Some(NO_PLACE))
-        });
-        let imported = match imported {
+        let mut steps = TakeOver {
+            inner: self,
+            kernel: &kernel,
+            reservation,
+            repair,
+            reuse: 0,
+            pass: &mut pass,
+            _entry: None,
+            imported: None,
+        };
+        let taken = take_over(&mut steps);
+        drop(steps);
+        let taken = match taken {
             Ok((flow, mut remainder)) => {
                 // Most of what came before the packets were steered is there now.
                 pass_on(fd, &mut remainder, &mut pass);
@@ -98,16 +104,10 @@ impl Inner {
                 });
                 Ok(flow)
             }
-            Err(why) => {
-                // If this fails, the socket does not send: as good as lost, and the peer sees it reset.
-                let _ = repair(fd, OFF_SILENTLY);
-                // The end of repair mode has cleared it.
-                let _ = set_option(&kernel, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
-                Err((kernel, why))
-            }
+            Err(why) => Err((kernel, why)),
         };
         pass.wake.wake_all();
-        imported
+        taken
     }
 
     /// An entry in the ledger until the flow has its own, without numbers: the guard learns them from the peer.
@@ -118,6 +118,74 @@ impl Inner {
         let entry = ledger.enter(Protocol::TCP, canonical(local), Some(canonical(remote)))?;
         entry.note(&SocketState { state: ESTABLISHED, ..SocketState::default() });
         Some(entry)
+    }
+}
+
+/// A take-over.
+struct TakeOver<'a, 'p> {
+    inner: &'a Inner,
+    kernel: &'a KernelStream,
+    reservation: &'a Arc<PortReservation>,
+    repair: Repair,
+    /// `SO_REUSEADDR` of the kernel's socket.
+    reuse: i32,
+    pass: &'a mut Pass<'p>,
+    /// Until the flow has its own.
+    _entry: Option<LedgerSlot>,
+    imported: Option<(Imported, Ends)>,
+}
+
+/// Our address and the peer's.
+type Ends = (SocketAddr, SocketAddr);
+
+impl FromKernel for TakeOver<'_, '_> {
+    type Ours = (Flow, Remainder);
+    type Why = Option<&'static str>;
+
+    fn note(&mut self) {
+        self._entry = self.inner.ledger_entry(self.kernel);
+    }
+
+    fn freeze(&mut self) -> Result<(), Self::Why> {
+        self.reuse = get_option(self.kernel, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0);
+        let fd = self.kernel.as_raw_fd();
+        (self.repair)(fd, ON).map_err(|_| {
+            // A connection that the peer has reset cannot have it either.
+            let is_over = Info::of(fd).is_ok_and(|info| info.is(State::Closed));
+            (!is_over).then_some(NOT_ALLOWED)
+        })
+    }
+
+    fn copy(&mut self) -> Result<(), Self::Why> {
+        let state = read(self.kernel)?;
+        let imported = self.inner.listening.import(&state, self.pass);
+        let imported = imported.map_err(|_| Some(NO_PLACE))?;
+        self.imported = Some((imported, (state.local, state.remote)));
+        Ok(())
+    }
+
+    fn steer(&mut self) -> Result<Self::Ours, Self::Why> {
+        let (_, (local, remote)) = self.imported.as_ref().ok_or(NO_PLACE)?;
+        let port = self.reservation.imported(*local, *remote).map_err(|_| Some(NO_PLACE))?;
+        let (imported, _) = self.imported.take().ok_or(NO_PLACE)?;
+        Ok(imported.steered(port))
+    }
+
+    fn forget(&mut self) {
+        if let Some((imported, _)) = self.imported.take() {
+            imported.forget(self.pass);
+        }
+    }
+
+    fn thaw(&mut self) -> bool {
+        let is_thawed = (self.repair)(self.kernel.as_raw_fd(), OFF_SILENTLY).is_ok();
+        // The end of repair mode has cleared it.
+        let _ = set_option(self.kernel, libc::SOL_SOCKET, libc::SO_REUSEADDR, self.reuse);
+        is_thawed
+    }
+
+    fn end(&mut self) {
+        disconnect(self.kernel.as_fd());
     }
 }
 

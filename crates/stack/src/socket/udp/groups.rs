@@ -128,8 +128,8 @@ impl Groups {
 
 impl UdpSocket {
     /// Joins `group` on the interface with the index `interface`. Datagrams to it at the socket's port come over our
-    /// queues while no socket of another process receives them, and through the kernel while one does; this is checked
-    /// once a second.
+    /// queues while no socket of another process receives them, and over a packet socket's ring while one does, for
+    /// which the process needs CAP_NET_RAW; else through the kernel. This is checked once a second.
     ///
     /// # Errors
     /// EINVAL if the socket is not bound, if `group` is no group or `interface` is 0; EADDRINUSE if the socket has joined it
