@@ -25,6 +25,7 @@ use crate::{
     sys::{self, set_option},
     thread::{Thread, serve},
     time,
+    wire::Rest,
 };
 use std::{
     collections::HashMap,
@@ -674,7 +675,7 @@ impl State {
             match recv_with_destination(socket.as_fd(), buffer) {
                 Ok(Received { len, from, to, ttl, tos, .. }) => {
                     let (to, payload) = (SocketAddr::new(to, port), &buffer[..len]);
-                    let datagram = Datagram { from, to, ttl, tos, payload };
+                    let datagram = Datagram { from, to, ttl, tos, payload, rest: Rest::NONE };
                     self.inet.udp_from_kernel(&*endpoint, &datagram, pass);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     napi::Pass,
     nic::Checksum,
-    wire::{self, ipv4, udp},
+    wire::{self, Data, Rest, ipv4, udp},
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,6 +29,15 @@ pub struct Datagram<'a> {
     pub tos: u8,
     /// Its data, in the ring: valid during the call only.
     pub payload: &'a [u8],
+    /// What follows it, if the data lies in several pieces.
+    pub rest: Rest<'a>,
+}
+
+impl<'a> Datagram<'a> {
+    /// All its data.
+    pub fn data(&self) -> Data<'a> {
+        Data { first: self.payload, rest: self.rest }
+    }
 }
 
 /// A socket as inet sees it. Called by the thread that polls the queue, or by a thread that sends a datagram to
@@ -86,17 +95,38 @@ impl Inet {
                 }
             }
         }
+        let ports = (udp.src_port(), udp.dst_port());
+        let data = udp.payload().into();
+        if !self.udp_deliver(arrival, packet, (cast, partial), ports, data, pass) {
+            self.counters.add(Count::UdpNoPorts);
+            packet.port_unreachable(self, arrival, pass);
+        }
+    }
+
+    /// Delivers the data of a datagram with a correct checksum. False: no socket has its port.
+    #[inline(always)]
+    pub(super) fn udp_deliver<'a, P: Inbound<'a>>(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: P,
+        (cast, partial): (Cast, bool),
+        (src_port, dst_port): (u16, u16),
+        data: Data<'_>,
+        pass: &mut Pass,
+    ) -> bool {
         let scope = arrival.scope();
-        let (from, to) = ((packet.src(), udp.src_port()), (packet.dst(), udp.dst_port()));
+        let (from, to) = ((packet.src(), src_port), (packet.dst(), dst_port));
         let datagram = Datagram {
             from: from.0.socket(from.1, scope),
             to: to.0.socket(to.1, scope),
             ttl: packet.ttl(),
             tos: packet.tos(),
-            payload: udp.payload(),
+            payload: data.first,
+            rest: data.rest,
         };
         if cast == Cast::Multicast {
-            return self.udp_multicast_deliver::<P>(arrival, (from, to), &datagram, pass);
+            self.udp_multicast_deliver::<P>(arrival, (from, to), &datagram, pass);
+            return true;
         }
         let expected = pass.expected_flow.and_then(|expected| expected.downcast_ref());
         let deliver = |endpoint: &dyn UdpEndpoint| endpoint.datagram(&datagram, pass);
@@ -118,11 +148,9 @@ impl Inet {
                 None => self.counters.add(Count::UdpInDatagrams),
             },
             Some(false) => self.udp_rcvbuf_full(),
-            None => {
-                self.counters.add(Count::UdpNoPorts);
-                packet.port_unreachable(self, arrival, pass);
-            }
+            None => {}
         }
+        taken.is_some()
     }
 
     /// Delivers a datagram that the kernel's socket has received for `endpoint`.

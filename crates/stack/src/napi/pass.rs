@@ -1,7 +1,7 @@
 //! One pass over a receive queue, as the floors above see it: what makes it, when, and which threads to wake after it.
 
 use super::{NapiId, WakeList};
-use crate::{nic::Frame, time::Instant};
+use crate::{nic::Frame, time::Instant, wire::Data};
 use std::{any::Any, sync::Arc};
 
 /// What makes a pass over the queue.
@@ -43,6 +43,9 @@ pub trait DirectBuffer {
     /// Copies a packet's data in; `label` is its metadata, whose type only the floor above knows. False: it has no
     /// room.
     fn deliver(&mut self, payload: &[u8], label: &dyn Any) -> bool;
+
+    /// As [`deliver`](DirectBuffer::deliver), for data in several pieces.
+    fn deliver_pieces(&mut self, payload: &Data<'_>, label: &dyn Any) -> bool;
 }
 
 /// One pass. It goes up with each of its packets.
@@ -91,6 +94,17 @@ impl Pass<'_> {
     pub fn deliver_direct(&mut self, name: usize, payload: &[u8], label: &dyn Any) -> bool {
         self.polled_by == PolledBy::BusyPoll(name)
             && self.direct.as_mut().is_some_and(|direct| direct.deliver(payload, label))
+    }
+
+    /// As [`deliver_direct`](Pass::deliver_direct), for data in several pieces.
+    pub fn deliver_direct_pieces(
+        &mut self,
+        name: usize,
+        payload: &Data<'_>,
+        label: &dyn Any,
+    ) -> bool {
+        self.polled_by == PolledBy::BusyPoll(name)
+            && self.direct.as_mut().is_some_and(|direct| direct.deliver_pieces(payload, label))
     }
 }
 

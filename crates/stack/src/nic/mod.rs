@@ -5,7 +5,7 @@
 //! Three drivers: [`cable`] (two NICs joined in memory), [`xdp`] (AF_XDP on any Linux interface),
 //! [`tap`] (a kernel at the other end). Two wrappers around any of them: [`fault`], [`pcap`].
 
-use crate::wire::MacAddr;
+use crate::wire::{Data, MacAddr, Rest};
 use std::{io, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
 
 pub mod cable;
@@ -77,14 +77,30 @@ pub enum Checksum {
 pub struct Frame<'a> {
     /// The bytes, in the ring: valid only during the call.
     pub bytes: &'a [u8],
+    /// What follows them, if the NIC has the frame in several buffers.
+    pub rest: Rest<'a>,
     /// The state of its transport checksum.
     pub checksum: Checksum,
+}
+
+impl<'a> Frame<'a> {
+    /// A frame in one buffer.
+    #[inline]
+    pub fn whole(bytes: &'a [u8], checksum: Checksum) -> Frame<'a> {
+        Frame { bytes, rest: Rest::NONE, checksum }
+    }
+
+    /// All its bytes.
+    #[inline]
+    pub fn data(&self) -> Data<'a> {
+        Data { first: self.bytes, rest: self.rest }
+    }
 }
 
 /// The receive half of a queue.
 pub trait RxQueue: Send {
     /// Takes at most `budget` frames off the ring, in order, and gives each to `sink`. Returns how many; a frame that the
-    /// NIC has in several buffers counts as many. Never blocks.
+    /// NIC has in several buffers counts as many, and the last one is taken whole. Never blocks.
     /// While the ring is empty it makes no system call, except over TAP, where every look is one, and over AF_XDP in
     /// zero copy, where the driver may need a wake-up.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize;

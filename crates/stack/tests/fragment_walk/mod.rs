@@ -71,7 +71,7 @@ struct Station {
 impl Station {
     fn receive(&self, bytes: &[u8]) {
         let mut pass = Pass::new(None, self.now, PolledBy::Interrupt);
-        let frame = Frame { bytes, checksum: Checksum::Unverified };
+        let frame = Frame::whole(bytes, Checksum::Unverified);
         self.inet.receive(&self.iface, 0, frame, &mut pass);
     }
 

@@ -7,7 +7,12 @@ use crate::{
     nic::{Checksum, Frame, Info, RingFull},
     wire::{EtherType, MacAddr, Protocol, arp, checksum::Sum, ethernet, icmp, ipv4, udp},
 };
-use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 mod arp_rules;
 mod cost;
@@ -15,6 +20,7 @@ mod demux_rules;
 mod errors;
 mod fragments;
 mod fuzz;
+mod in_pieces;
 mod kernel_shared;
 mod oracle;
 mod segments;
@@ -74,6 +80,8 @@ enum Got {
 #[derive(Default)]
 struct Mailbox {
     got: Mutex<Vec<Got>>,
+    /// Whether data has come in pieces.
+    in_pieces: AtomicBool,
     full: bool,
 }
 
@@ -85,7 +93,10 @@ impl Mailbox {
 
 impl UdpEndpoint for Mailbox {
     fn datagram(&self, datagram: &Datagram<'_>, _: &mut Pass) -> bool {
-        let got = Got::Data(datagram.from, datagram.to, datagram.payload.to_vec());
+        if !datagram.rest.is_empty() {
+            self.in_pieces.store(true, Ordering::Relaxed);
+        }
+        let got = Got::Data(datagram.from, datagram.to, datagram.data().to_vec());
         if !self.full {
             self.got.lock().unwrap().push(got);
         }
@@ -145,13 +156,13 @@ impl Station {
     }
 
     fn receive_as(&self, frame: &[u8], checksum: Checksum) {
-        let frame = Frame { bytes: frame, checksum };
+        let frame = Frame::whole(frame, checksum);
         self.inet.receive(&self.iface, 0, frame, &mut self.pass());
     }
 
     /// Receives a frame in a pass for the socket of `expected`.
     fn receive_for(&self, expected: &Arc<dyn UdpEndpoint>, frame: &[u8]) {
-        let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
+        let frame = Frame::whole(frame, Checksum::Unverified);
         let mut pass = Pass { direct: None, expected_flow: Some(expected), ..self.pass() };
         self.inet.receive(&self.iface, 0, frame, &mut pass);
     }

@@ -12,11 +12,14 @@
 
 use super::{
     Shared,
-    packing::{Gather, Places},
+    packing::{Chain, Gather, Places},
     ring::{Consumer, Producer, Ring},
     socket::{Rings, Xsk},
 };
-use crate::nic::{Checksum, Frame, Interrupt, Queue, RingFull, RxQueue, TxQueue};
+use crate::{
+    nic::{Checksum, Frame, Interrupt, Queue, RingFull, RxQueue, TxQueue},
+    wire::Rest,
+};
 use libc::xdp_desc;
 use std::{
     io,
@@ -36,6 +39,8 @@ pub(super) struct Open {
 pub(super) trait Refill: Send {
     /// How many frames may be taken now, up to `budget`.
     fn room(&mut self, socket: &Xsk, budget: usize) -> usize;
+    /// Whether one more may be taken in the same pass.
+    fn has_room(&self) -> bool;
     /// A frame, by its address, was taken off the RX ring.
     fn put(&mut self, frame: u64);
     /// All frames of the pass are put; their entries of the RX ring are about to be released.
@@ -59,6 +64,11 @@ impl Refill for Producer<u64> {
     #[inline]
     fn room(&mut self, _: &Xsk, budget: usize) -> usize {
         budget
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        true
     }
 
     #[inline]
@@ -182,28 +192,60 @@ impl<F: Refill> RxQueue for Rx<F> {
             }
             return 0;
         }
-        for _ in 0..count {
+        let mut taken = 0;
+        while taken < count {
             let descriptor = self.ring.read();
+            if descriptor.options != 0 || self.gather.begun {
+                taken += self.chain(descriptor, count - taken, sink);
+                continue;
+            }
+            let umem = &self.open.socket.umem;
             // SAFETY: the kernel put this frame on the RX ring, so it is ours until it is put on the
             // fill ring, after the call.
-            let bytes = unsafe { socket.umem.bytes_at(descriptor.addr, descriptor.len as usize) };
-            let packet = if descriptor.options == 0 && !self.gather.begun {
-                bytes
-            } else {
-                self.gather.add(bytes, descriptor.options & libc::XDP_PKT_CONTD != 0)
-            };
-            if let Some(bytes) = packet {
-                sink(Frame { bytes, checksum: self.checksum });
+            let bytes = unsafe { umem.bytes_at(descriptor.addr, descriptor.len as usize) };
+            if let Some(bytes) = bytes {
+                sink(Frame::whole(bytes, self.checksum));
             }
-            self.fill.put(socket.umem.frame_of(descriptor.addr));
+            self.fill.put(umem.frame_of(descriptor.addr));
+            taken += 1;
         }
+        let socket = &self.open.socket;
         self.fill.before_release();
         self.ring.release();
         self.fill.after_release();
         if socket.zero_copy && self.fill.needs_wakeup() {
             socket.kick_rx();
         }
-        count as usize
+        taken as usize
+    }
+}
+
+impl<F: Refill> Rx<F> {
+    /// Hands up the packet of several frames that begins with `first`, or goes on with it. Takes up to `count` frames, and
+    /// more if the packet would be cut otherwise. Returns how many.
+    #[inline(never)]
+    fn chain(&mut self, first: xdp_desc, count: u32, sink: &mut dyn FnMut(Frame<'_>)) -> u32 {
+        let Rx { open, ring, fill, checksum, gather } = self;
+        let (umem, mut chain) = (&open.socket.umem, Chain::new());
+        let (mut descriptor, mut taken) = (first, 1);
+        loop {
+            // SAFETY: as in `poll`: a frame that is put back is the kernel's only when the pass has released it.
+            let piece = unsafe { umem.bytes_at(descriptor.addr, descriptor.len as usize) };
+            fill.put(umem.frame_of(descriptor.addr));
+            let more = descriptor.options & libc::XDP_PKT_CONTD != 0;
+            chain.add(gather, piece, more, &mut |bytes, rest| {
+                sink(Frame { bytes, rest: Rest::of(rest), checksum: *checksum });
+            });
+            if !more {
+                return taken;
+            }
+            if taken >= count && !(fill.has_room() && ring.available(1) > 0) {
+                chain.keep(gather);
+                return taken;
+            }
+            descriptor = ring.read();
+            taken += 1;
+        }
     }
 }
 

@@ -99,6 +99,11 @@ impl Refill for SharedFill {
     }
 
     #[inline]
+    fn has_room(&self) -> bool {
+        self.held < HELD
+    }
+
+    #[inline]
     fn put(&mut self, frame: u64) {
         self.control.hold(self.slot, self.held, self.size.number(frame));
         self.held += 1;

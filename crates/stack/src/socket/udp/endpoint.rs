@@ -137,7 +137,7 @@ impl UdpEndpoint for Endpoint {
             hook();
         }
         let meta = Meta {
-            len: datagram.payload.len() as u32,
+            len: (datagram.payload.len() + datagram.rest.len()) as u32,
             napi: pass.napi,
             from: datagram.from,
             to: datagram.to,
@@ -145,7 +145,13 @@ impl UdpEndpoint for Endpoint {
             tos: datagram.tos,
             arrived: pass.now,
         };
-        if !self.is_pending() && pass.deliver_direct(self.poller_id(), datagram.payload, &meta) {
+        let in_pieces = !datagram.rest.is_empty();
+        if !self.is_pending()
+            && match in_pieces {
+                false => pass.deliver_direct(self.poller_id(), datagram.payload, &meta),
+                true => pass.deliver_direct_pieces(self.poller_id(), &datagram.data(), &meta),
+            }
+        {
             self.direct.count(pass);
             return true;
         }
@@ -155,7 +161,11 @@ impl UdpEndpoint for Endpoint {
         if self.closed.load(Ordering::Relaxed) {
             return true;
         }
-        if !rx.buffer.push(meta, datagram.payload, limit) {
+        let queued = match in_pieces {
+            false => rx.buffer.push(meta, datagram.payload, limit),
+            true => rx.buffer.push_pieces(meta, &datagram.data(), limit),
+        };
+        if !queued {
             rx.stats.drops += 1;
             rx.update_ledger();
             return false;
@@ -505,14 +515,15 @@ impl Source for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Instant;
+    use crate::{time::Instant, wire::Rest};
 
     /// A thread that was woken for a datagram may find that another thread has taken it, and sleep again.
     #[test]
     fn only_a_receiver_that_leaves_a_datagram_behind_wakes_the_next_sleeper() {
         let endpoint = Endpoint::new(0, None);
         let at = SocketAddr::from(([10, 0, 0, 1], 7));
-        let datagram = Datagram { from: at, to: at, ttl: 64, tos: 0, payload: b"x" };
+        let (payload, rest) = (&b"x"[..], Rest::NONE);
+        let datagram = Datagram { from: at, to: at, ttl: 64, tos: 0, payload, rest };
         let mut pass = Pass::new(None, Instant::ZERO, PolledBy::Kernel);
         for _ in 0..2 {
             assert!(endpoint.datagram(&datagram, &mut pass));
