@@ -25,7 +25,6 @@ use crate::{
     sys::{self, set_option},
     thread::{Thread, serve},
     time,
-    wire::Rest,
 };
 use std::{
     collections::HashMap,
@@ -675,7 +674,7 @@ impl State {
             match recv_with_destination(socket.as_fd(), buffer) {
                 Ok(Received { len, from, to, ttl, tos, .. }) => {
                     let (to, payload) = (SocketAddr::new(to, port), &buffer[..len]);
-                    let datagram = Datagram { from, to, ttl, tos, payload, rest: Rest::NONE };
+                    let datagram = Datagram { from, to, ttl, tos, payload };
                     self.inet.udp_from_kernel(&*endpoint, &datagram, pass);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,

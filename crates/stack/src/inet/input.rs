@@ -174,7 +174,8 @@ impl Inet {
         self.receive_any(iface, received, queue, frame, pass);
     }
 
-    /// The general path. The frame is in one buffer.
+    /// The general path, for a frame in one buffer.
+    #[inline(always)]
     pub(super) fn receive_any(
         &self,
         iface: &Interface,

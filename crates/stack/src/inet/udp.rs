@@ -29,15 +29,6 @@ pub struct Datagram<'a> {
     pub tos: u8,
     /// Its data, in the ring: valid during the call only.
     pub payload: &'a [u8],
-    /// What follows it, if the data lies in several pieces.
-    pub rest: Rest<'a>,
-}
-
-impl<'a> Datagram<'a> {
-    /// All its data.
-    pub fn data(&self) -> Data<'a> {
-        Data { first: self.payload, rest: self.rest }
-    }
 }
 
 /// A socket as inet sees it. Called by the thread that polls the queue, or by a thread that sends a datagram to
@@ -45,6 +36,12 @@ impl<'a> Datagram<'a> {
 pub trait UdpEndpoint: Send + Sync {
     /// A datagram has arrived. False: the receive buffer is full; the datagram is dropped and counted.
     fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass) -> bool;
+
+    /// As [`datagram`](UdpEndpoint::datagram), for one whose data lies in several pieces: `rest` follows its payload.
+    fn datagram_in_pieces(&self, datagram: &Datagram<'_>, rest: Rest<'_>, pass: &mut Pass) -> bool {
+        let payload = Data { first: datagram.payload, rest }.to_vec();
+        self.datagram(&Datagram { payload: &payload, ..*datagram }, pass)
+    }
 
     /// Whether the socket accepts datagrams from `source` to the multicast `group` on the interface with index
     /// `interface`.
@@ -122,14 +119,16 @@ impl Inet {
             ttl: packet.ttl(),
             tos: packet.tos(),
             payload: data.first,
-            rest: data.rest,
         };
         if cast == Cast::Multicast {
             self.udp_multicast_deliver::<P>(arrival, (from, to), &datagram, pass);
             return true;
         }
         let expected = pass.expected_flow.and_then(|expected| expected.downcast_ref());
-        let deliver = |endpoint: &dyn UdpEndpoint| endpoint.datagram(&datagram, pass);
+        let deliver = |endpoint: &dyn UdpEndpoint| match data.rest.is_empty() {
+            true => endpoint.datagram(&datagram, pass),
+            false => endpoint.datagram_in_pieces(&datagram, data.rest, pass),
+        };
         let taken = match (arrival.received, expected) {
             (Some(received), Some(expected)) => {
                 let last = (P::Address::last(received), expected);

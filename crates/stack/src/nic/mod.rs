@@ -19,7 +19,8 @@ pub mod xdp;
 pub struct Info {
     /// The interface's name, for people: `cable0`, `eth1`.
     pub name: String,
-    /// The driver and the mode it works in: `cable`, `xdp (zero copy)`, `xdp (copy)`, `xdp (generic)`, `tap`.
+    /// The driver and the mode it works in: `cable`, `xdp (zero copy)`, `xdp (copy)`, `xdp (generic)`, `tap`. In copy mode
+    /// because of the MTU, also the largest MTU that zero copy carries.
     pub mode: String,
     /// Our link-layer address on it.
     pub mac: MacAddr,
@@ -100,7 +101,7 @@ impl<'a> Frame<'a> {
 /// The receive half of a queue.
 pub trait RxQueue: Send {
     /// Takes at most `budget` frames off the ring, in order, and gives each to `sink`. Returns how many; a frame that the
-    /// NIC has in several buffers counts as many, and the last one is taken whole. Never blocks.
+    /// NIC has in several buffers counts once. Never blocks.
     /// While the ring is empty it makes no system call, except over TAP, where every look is one, and over AF_XDP in
     /// zero copy, where the driver may need a wake-up.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize;

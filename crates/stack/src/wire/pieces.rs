@@ -7,24 +7,24 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rest<'a> {
     pieces: &'a [&'a [u8]],
-    len: usize,
 }
 
 impl<'a> Rest<'a> {
     /// Nothing follows.
-    pub const NONE: Rest<'static> = Rest { pieces: &[], len: 0 };
+    pub const NONE: Rest<'static> = Rest { pieces: &[] };
 
     /// These pieces follow, one after the other.
+    #[inline]
     #[must_use]
     pub fn of(pieces: &'a [&'a [u8]]) -> Rest<'a> {
-        Rest { pieces, len: pieces.iter().map(|piece| piece.len()).sum() }
+        Rest { pieces }
     }
 
     /// Bytes in all.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        if self.pieces.is_empty() { 0 } else { total(self.pieces) }
     }
 
     /// Whether nothing follows.
@@ -42,6 +42,11 @@ impl<'a> Rest<'a> {
     }
 }
 
+#[inline(never)]
+fn total(pieces: &[&[u8]]) -> usize {
+    pieces.iter().map(|piece| piece.len()).sum()
+}
+
 /// Data in pieces: the first, and what follows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Data<'a> {
@@ -56,7 +61,7 @@ impl<'a> Data<'a> {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.first.len() + self.rest.len
+        self.first.len() + self.rest.len()
     }
 
     /// Whether there is not a byte.

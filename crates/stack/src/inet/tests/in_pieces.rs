@@ -5,7 +5,6 @@ use super::{
     v6::{to_a6, udp6_packet},
     *,
 };
-use crate::wire::Rest;
 use proptest::prelude::*;
 
 /// A station with a socket that each of the [`seeds`] finds or misses.

@@ -5,7 +5,9 @@ use crate::sync::lock;
 use crate::{
     napi::PolledBy,
     nic::{Checksum, Frame, Info, RingFull},
-    wire::{EtherType, MacAddr, Protocol, arp, checksum::Sum, ethernet, icmp, ipv4, udp},
+    wire::{
+        Data, EtherType, MacAddr, Protocol, Rest, arp, checksum::Sum, ethernet, icmp, ipv4, udp,
+    },
 };
 use std::{
     collections::VecDeque,
@@ -93,14 +95,17 @@ impl Mailbox {
 
 impl UdpEndpoint for Mailbox {
     fn datagram(&self, datagram: &Datagram<'_>, _: &mut Pass) -> bool {
-        if !datagram.rest.is_empty() {
-            self.in_pieces.store(true, Ordering::Relaxed);
-        }
-        let got = Got::Data(datagram.from, datagram.to, datagram.data().to_vec());
+        let got = Got::Data(datagram.from, datagram.to, datagram.payload.to_vec());
         if !self.full {
             self.got.lock().unwrap().push(got);
         }
         !self.full
+    }
+
+    fn datagram_in_pieces(&self, datagram: &Datagram<'_>, rest: Rest<'_>, pass: &mut Pass) -> bool {
+        self.in_pieces.store(true, Ordering::Relaxed);
+        let payload = Data { first: datagram.payload, rest }.to_vec();
+        self.datagram(&Datagram { payload: &payload, ..*datagram }, pass)
     }
 
     fn error(&self, error: SocketError, remote: SocketAddr, _: &mut Pass) {

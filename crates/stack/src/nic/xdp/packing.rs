@@ -55,6 +55,29 @@ impl Packing {
     fn sent_frames(self) -> usize {
         self.packet.div_ceil(self.frame)
     }
+
+    /// Frames of the largest packet, received or sent.
+    fn most_frames(self) -> usize {
+        self.packet.div_ceil(self.frame - HEADROOM).max(self.sent_frames())
+    }
+
+    /// Whether zero copy can carry packets of the MTU. `segments` is asked if they need several frames: for how many of a
+    /// packet the driver has zero copy (`xdp-zc-max-segs`), `None` if it has none or does not say.
+    pub(super) fn fits_zero_copy(self, segments: impl FnOnce() -> Option<u32>) -> bool {
+        let frames = self.most_frames();
+        frames <= 1 || segments().is_some_and(|most| frames <= most as usize)
+    }
+
+    /// The largest MTU that zero copy carries, if that is less than this one.
+    pub(super) fn zero_copy_limit(self, segments: impl FnOnce() -> Option<u32>) -> Option<usize> {
+        let mut known = None;
+        let fits = self.fits_zero_copy(|| {
+            known = segments();
+            known
+        });
+        let most = known.filter(|_| !fits)?;
+        Some(most.max(1) as usize * (LARGE_FRAME - HEADROOM) - LINK_HEADER)
+    }
 }
 
 /// The most pieces of a received packet that are handed up where they lie.
@@ -300,6 +323,39 @@ mod tests {
                 });
             }
             assert_eq!(found, [200]);
+        }
+    }
+
+    #[test]
+    fn zero_copy_carries_what_its_driver_has_frames_for() {
+        let never = || -> Option<u32> { unreachable!("one frame is enough") };
+        for mtu in [1500, 1771, 3818] {
+            assert!(
+                jumbo(mtu).fits_zero_copy(never) && jumbo(mtu).zero_copy_limit(never).is_none()
+            );
+        }
+        // The MTU, what the driver says, the limit that is said.
+        for (mtu, segments, fits, limit) in [
+            (3819, Some(1), false, Some(3818)),
+            (3819, Some(2), true, None),
+            (3819, Some(0), false, Some(3818)),
+            (3819, None, false, None),
+            (7658, Some(2), true, None),
+            (7659, Some(2), false, Some(7658)),
+            (9000, Some(3), true, None),
+            (9000, Some(2), false, Some(7658)),
+            (9216, Some(5), true, None),
+            (65_535, Some(17), false, Some(65_258)),
+            (65_535, Some(18), true, None),
+        ] {
+            assert_eq!(jumbo(mtu).fits_zero_copy(|| segments), fits, "{mtu} {segments:?}");
+            assert_eq!(jumbo(mtu).zero_copy_limit(|| segments), limit, "{mtu} {segments:?}");
+            if let Some(limit) = limit {
+                assert!(
+                    jumbo(limit).fits_zero_copy(|| segments.map(|most| most.max(1))),
+                    "{limit}"
+                );
+            }
         }
     }
 

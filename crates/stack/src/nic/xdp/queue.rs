@@ -39,8 +39,8 @@ pub(super) struct Open {
 pub(super) trait Refill: Send {
     /// How many frames may be taken now, up to `budget`.
     fn room(&mut self, socket: &Xsk, budget: usize) -> usize;
-    /// Whether one more may be taken in the same pass.
-    fn has_room(&self) -> bool;
+    /// How many more may be taken in the same pass.
+    fn left(&self) -> u32;
     /// A frame, by its address, was taken off the RX ring.
     fn put(&mut self, frame: u64);
     /// All frames of the pass are put; their entries of the RX ring are about to be released.
@@ -67,8 +67,8 @@ impl Refill for Producer<u64> {
     }
 
     #[inline]
-    fn has_room(&self) -> bool {
-        true
+    fn left(&self) -> u32 {
+        u32::MAX
     }
 
     #[inline]
@@ -183,7 +183,8 @@ impl<F: Refill> RxQueue for Rx<F> {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
         let socket = &self.open.socket;
         let budget = self.fill.room(socket, budget);
-        let count = self.ring.available(u32::try_from(budget).unwrap_or(u32::MAX));
+        let budget = u32::try_from(budget).unwrap_or(u32::MAX);
+        let mut count = self.ring.available(budget);
         if count == 0 {
             self.fill.idle(socket);
             // Only in zero copy: in copy mode the kernel never needs a wake-up for receive.
@@ -192,11 +193,15 @@ impl<F: Refill> RxQueue for Rx<F> {
             }
             return 0;
         }
-        let mut taken = 0;
+        // Frames of the ring, and how many of them are no more than the rest of a packet.
+        let (mut taken, mut more) = (0, 0);
         while taken < count {
             let descriptor = self.ring.read();
             if descriptor.options != 0 || self.gather.begun {
-                taken += self.chain(descriptor, count - taken, sink);
+                let frames = self.chain(descriptor, count - taken, sink);
+                (taken, more) = (taken + frames, more + frames - 1);
+                let next = budget.saturating_add(more).saturating_sub(taken);
+                count = taken + self.ring.available(next.min(self.fill.left()));
                 continue;
             }
             let umem = &self.open.socket.umem;
@@ -216,7 +221,7 @@ impl<F: Refill> RxQueue for Rx<F> {
         if socket.zero_copy && self.fill.needs_wakeup() {
             socket.kick_rx();
         }
-        taken as usize
+        (taken - more) as usize
     }
 }
 
@@ -239,7 +244,7 @@ impl<F: Refill> Rx<F> {
             if !more {
                 return taken;
             }
-            if taken >= count && !(fill.has_room() && ring.available(1) > 0) {
+            if taken >= count && (fill.left() == 0 || ring.available(1) == 0) {
                 chain.keep(gather);
                 return taken;
             }

@@ -99,8 +99,8 @@ impl Refill for SharedFill {
     }
 
     #[inline]
-    fn has_room(&self) -> bool {
-        self.held < HELD
+    fn left(&self) -> u32 {
+        (HELD - self.held) as u32
     }
 
     #[inline]

@@ -19,6 +19,7 @@ use crate::{
     },
     sync::lock,
     time::Instant,
+    wire::{Data, Rest},
 };
 use std::{
     io,
@@ -130,14 +131,16 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-impl UdpEndpoint for Endpoint {
-    #[inline]
-    fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass<'_>) -> bool {
+impl Endpoint {
+    /// A datagram has arrived, and `rest` of its data follows its payload.
+    #[inline(always)]
+    fn arrived(&self, datagram: &Datagram<'_>, rest: Rest<'_>, pass: &mut Pass<'_>) -> bool {
+        let data = Data { first: datagram.payload, rest };
         if let Some(hook) = &self.hook {
             hook();
         }
         let meta = Meta {
-            len: (datagram.payload.len() + datagram.rest.len()) as u32,
+            len: data.len() as u32,
             napi: pass.napi,
             from: datagram.from,
             to: datagram.to,
@@ -145,11 +148,10 @@ impl UdpEndpoint for Endpoint {
             tos: datagram.tos,
             arrived: pass.now,
         };
-        let in_pieces = !datagram.rest.is_empty();
         if !self.is_pending()
-            && match in_pieces {
-                false => pass.deliver_direct(self.poller_id(), datagram.payload, &meta),
-                true => pass.deliver_direct_pieces(self.poller_id(), &datagram.data(), &meta),
+            && match rest.is_empty() {
+                true => pass.deliver_direct(self.poller_id(), datagram.payload, &meta),
+                false => pass.deliver_direct_pieces(self.poller_id(), &data, &meta),
             }
         {
             self.direct.count(pass);
@@ -161,9 +163,9 @@ impl UdpEndpoint for Endpoint {
         if self.closed.load(Ordering::Relaxed) {
             return true;
         }
-        let queued = match in_pieces {
-            false => rx.buffer.push(meta, datagram.payload, limit),
-            true => rx.buffer.push_pieces(meta, &datagram.data(), limit),
+        let queued = match rest.is_empty() {
+            true => rx.buffer.push(meta, datagram.payload, limit),
+            false => rx.buffer.push_pieces(meta, &data, limit),
         };
         if !queued {
             rx.stats.drops += 1;
@@ -193,6 +195,22 @@ impl UdpEndpoint for Endpoint {
         }
         notify_watchers(watchers.as_ref(), Events::READABLE, pass.napi, &mut pass.wake);
         true
+    }
+}
+
+impl UdpEndpoint for Endpoint {
+    #[inline]
+    fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass<'_>) -> bool {
+        self.arrived(datagram, Rest::NONE, pass)
+    }
+
+    fn datagram_in_pieces(
+        &self,
+        datagram: &Datagram<'_>,
+        rest: Rest<'_>,
+        pass: &mut Pass<'_>,
+    ) -> bool {
+        self.arrived(datagram, rest, pass)
     }
 
     fn accepts_group(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
@@ -515,15 +533,14 @@ impl Source for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{time::Instant, wire::Rest};
+    use crate::time::Instant;
 
     /// A thread that was woken for a datagram may find that another thread has taken it, and sleep again.
     #[test]
     fn only_a_receiver_that_leaves_a_datagram_behind_wakes_the_next_sleeper() {
         let endpoint = Endpoint::new(0, None);
         let at = SocketAddr::from(([10, 0, 0, 1], 7));
-        let (payload, rest) = (&b"x"[..], Rest::NONE);
-        let datagram = Datagram { from: at, to: at, ttl: 64, tos: 0, payload, rest };
+        let datagram = Datagram { from: at, to: at, ttl: 64, tos: 0, payload: b"x" };
         let mut pass = Pass::new(None, Instant::ZERO, PolledBy::Kernel);
         for _ in 0..2 {
             assert!(endpoint.datagram(&datagram, &mut pass));
