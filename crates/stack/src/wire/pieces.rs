@@ -6,39 +6,40 @@
 /// What follows the first piece of a packet, or of its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rest<'a> {
-    pieces: &'a [&'a [u8]],
+    /// One word: every frame carries it.
+    pieces: Option<&'a &'a [&'a [u8]]>,
 }
 
 impl<'a> Rest<'a> {
     /// Nothing follows.
-    pub const NONE: Rest<'static> = Rest { pieces: &[] };
+    pub const NONE: Rest<'static> = Rest { pieces: None };
 
     /// These pieces follow, one after the other.
     #[inline]
     #[must_use]
-    pub fn of(pieces: &'a [&'a [u8]]) -> Rest<'a> {
-        Rest { pieces }
+    pub fn of(pieces: &'a &'a [&'a [u8]]) -> Rest<'a> {
+        Rest { pieces: Some(pieces).filter(|pieces| !pieces.is_empty()) }
     }
 
     /// Bytes in all.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        if self.pieces.is_empty() { 0 } else { total(self.pieces) }
+        self.pieces.map_or(0, |pieces| total(pieces))
     }
 
     /// Whether nothing follows.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.pieces.is_none()
     }
 
     /// The pieces.
     #[inline]
     #[must_use]
     pub fn pieces(&self) -> &'a [&'a [u8]] {
-        self.pieces
+        self.pieces.map_or(&[], |pieces| pieces)
     }
 }
 
@@ -74,7 +75,7 @@ impl<'a> Data<'a> {
     /// The pieces, in order.
     #[inline]
     pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        std::iter::once(self.first).chain(self.rest.pieces.iter().copied())
+        std::iter::once(self.first).chain(self.rest.pieces().iter().copied())
     }
 
     /// The pieces of the bytes from `from` to `to`; what is beyond the end is left out.
@@ -119,7 +120,7 @@ mod tests {
         let bytes: Vec<u8> = (0..12).collect();
         for a in 0..=12 {
             for b in a..=12 {
-                let rest = [&bytes[a..b], &bytes[b..]];
+                let rest = &[&bytes[a..b], &bytes[b..]][..];
                 let data = Data { first: &bytes[..a], rest: Rest::of(&rest) };
                 assert_eq!((data.len(), data.rest.len()), (12, 12 - a));
                 assert_eq!((data.to_vec(), data.is_empty()), (bytes.clone(), false));

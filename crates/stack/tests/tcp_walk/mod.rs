@@ -391,7 +391,7 @@ impl Walk {
         // In up to three pieces.
         let cut = |byte: u8| usize::from(byte) * payload.len() / 255;
         let (a, b) = (cut(choices.byte()), cut(choices.byte()));
-        let rest = [&payload[a.min(b)..a.max(b)], &payload[a.max(b)..]];
+        let rest = &[&payload[a.min(b)..a.max(b)], &payload[a.max(b)..]][..];
         let (payload, rest) = match a {
             0 => (&payload[..], Rest::NONE),
             _ => (&payload[..a.min(b)], Rest::of(&rest)),

@@ -362,7 +362,7 @@ impl State {
             endpoint.is_some_and(|endpoint| match rest {
                 [] => endpoint.take(napi, data, pass),
                 _ => {
-                    let data = Data { first: data, rest: Rest::of(rest) };
+                    let data = Data { first: data, rest: Rest::of(&rest) };
                     endpoint.take_pieces(napi, &data, pass)
                 }
             })

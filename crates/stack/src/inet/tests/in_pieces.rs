@@ -76,6 +76,7 @@ fn receive_in_pieces(a: &Station, frame: &[u8], cuts: &[usize], checksum: Checks
     let first = cuts[0];
     cuts.push(frame.len());
     let rest: Vec<&[u8]> = cuts.windows(2).map(|cut| &frame[cut[0]..cut[1]]).collect();
+    let rest = &rest[..];
     let frame = Frame { bytes: &frame[..first], rest: Rest::of(&rest), checksum };
     a.inet.receive(&a.iface, 0, frame, &mut a.pass());
 }

@@ -414,18 +414,20 @@ mod tests {
         needs_root!();
         let lab = Lab::builder().mtu(9000).build().unwrap();
         let name = lab.server.interface();
-        lab.server.enter(|| {
-            let device = Device::find(name).unwrap();
-            let asked = device::zero_copy_segments(device.ifindex);
-            match crate::sys::kernel_release() >= (6, 6) {
-                true => assert_eq!(asked.unwrap(), None),
-                false => assert_eq!(asked.ok().flatten(), None),
-            }
-            let packing = Packing::of(&device).unwrap();
-            assert!(!packing.fits_zero_copy(|| device.zero_copy_segments()));
-            let gone = device::zero_copy_segments(u32::MAX >> 1);
-            assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ENODEV));
-        });
+        lab.server
+            .enter(|| {
+                let device = Device::find(name).unwrap();
+                let asked = device::zero_copy_segments(device.ifindex);
+                match crate::sys::kernel_release() >= (6, 6) {
+                    true => assert_eq!(asked.unwrap(), None),
+                    false => assert_eq!(asked.ok().flatten(), None),
+                }
+                let packing = Packing::of(&device).unwrap();
+                assert!(!packing.fits_zero_copy(|| device.zero_copy_segments()));
+                let gone = device::zero_copy_segments(u32::MAX >> 1);
+                assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ENODEV));
+            })
+            .unwrap();
     }
 
     /// A program without an owner's name belongs to another tool. The error names it, and it stays attached.

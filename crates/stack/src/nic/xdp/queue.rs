@@ -22,6 +22,7 @@ use crate::{
 };
 use libc::xdp_desc;
 use std::{
+    hint::cold_path,
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
@@ -181,14 +182,15 @@ struct Rx<F> {
 
 impl<F: Refill> RxQueue for Rx<F> {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
-        let socket = &self.open.socket;
-        let budget = self.fill.room(socket, budget);
+        let Rx { open, ring, fill, checksum, gather } = self;
+        let socket = &open.socket;
+        let budget = fill.room(socket, budget);
         let budget = u32::try_from(budget).unwrap_or(u32::MAX);
-        let mut count = self.ring.available(budget);
+        let mut count = ring.available(budget);
         if count == 0 {
-            self.fill.idle(socket);
+            fill.idle(socket);
             // Only in zero copy: in copy mode the kernel never needs a wake-up for receive.
-            if socket.kernel_polls || socket.zero_copy && self.fill.needs_wakeup() {
+            if socket.kernel_polls || socket.zero_copy && fill.needs_wakeup() {
                 socket.kick_rx();
             }
             return 0;
@@ -196,61 +198,65 @@ impl<F: Refill> RxQueue for Rx<F> {
         // Frames of the ring, and how many of them are no more than the rest of a packet.
         let (mut taken, mut more) = (0, 0);
         while taken < count {
-            let descriptor = self.ring.read();
-            if descriptor.options != 0 || self.gather.begun {
-                let frames = self.chain(descriptor, count - taken, sink);
+            let descriptor = ring.read();
+            if descriptor.options != 0 || gather.begun {
+                cold_path();
+                let mut hand_up = |bytes: &[u8], rest: &[&[u8]]| {
+                    sink(Frame { bytes, rest: Rest::of(&rest), checksum: *checksum });
+                };
+                let (parts, left) = ((&mut *ring, &mut *fill, &mut *gather), count - taken);
+                let frames = take_chain(socket, parts, descriptor, left, &mut hand_up);
                 (taken, more) = (taken + frames, more + frames - 1);
                 let next = budget.saturating_add(more).saturating_sub(taken);
-                count = taken + self.ring.available(next.min(self.fill.left()));
+                count = taken + ring.available(next.min(fill.left()));
                 continue;
             }
-            let umem = &self.open.socket.umem;
             // SAFETY: the kernel put this frame on the RX ring, so it is ours until it is put on the
             // fill ring, after the call.
-            let bytes = unsafe { umem.bytes_at(descriptor.addr, descriptor.len as usize) };
+            let bytes = unsafe { socket.umem.bytes_at(descriptor.addr, descriptor.len as usize) };
             if let Some(bytes) = bytes {
-                sink(Frame::whole(bytes, self.checksum));
+                sink(Frame::whole(bytes, *checksum));
             }
-            self.fill.put(umem.frame_of(descriptor.addr));
+            fill.put(socket.umem.frame_of(descriptor.addr));
             taken += 1;
         }
-        let socket = &self.open.socket;
-        self.fill.before_release();
-        self.ring.release();
-        self.fill.after_release();
-        if socket.zero_copy && self.fill.needs_wakeup() {
+        fill.before_release();
+        ring.release();
+        fill.after_release();
+        if socket.zero_copy && fill.needs_wakeup() {
             socket.kick_rx();
         }
         (taken - more) as usize
     }
 }
 
-impl<F: Refill> Rx<F> {
-    /// Hands up the packet of several frames that begins with `first`, or goes on with it. Takes up to `count` frames, and
-    /// more if the packet would be cut otherwise. Returns how many.
-    #[inline(never)]
-    fn chain(&mut self, first: xdp_desc, count: u32, sink: &mut dyn FnMut(Frame<'_>)) -> u32 {
-        let Rx { open, ring, fill, checksum, gather } = self;
-        let (umem, mut chain) = (&open.socket.umem, Chain::new());
-        let (mut descriptor, mut taken) = (first, 1);
-        loop {
-            // SAFETY: as in `poll`: a frame that is put back is the kernel's only when the pass has released it.
-            let piece = unsafe { umem.bytes_at(descriptor.addr, descriptor.len as usize) };
-            fill.put(umem.frame_of(descriptor.addr));
-            let more = descriptor.options & libc::XDP_PKT_CONTD != 0;
-            chain.add(gather, piece, more, &mut |bytes, rest| {
-                sink(Frame { bytes, rest: Rest::of(rest), checksum: *checksum });
-            });
-            if !more {
-                return taken;
-            }
-            if taken >= count && (fill.left() == 0 || ring.available(1) == 0) {
-                chain.keep(gather);
-                return taken;
-            }
-            descriptor = ring.read();
-            taken += 1;
+/// Hands up the packet of several frames that begins with `first`, or goes on with it. Takes up to `count` frames, and more
+/// if the packet would be cut otherwise. Returns how many.
+#[inline(never)]
+fn take_chain<F: Refill>(
+    socket: &Xsk,
+    (ring, fill, gather): (&mut Consumer<xdp_desc>, &mut F, &mut Gather),
+    first: xdp_desc,
+    count: u32,
+    sink: &mut dyn FnMut(&[u8], &[&[u8]]),
+) -> u32 {
+    let mut chain = Chain::new();
+    let (mut descriptor, mut taken) = (first, 1);
+    loop {
+        // SAFETY: as in `poll`: a frame that is put back is the kernel's only when the pass has released it.
+        let piece = unsafe { socket.umem.bytes_at(descriptor.addr, descriptor.len as usize) };
+        fill.put(socket.umem.frame_of(descriptor.addr));
+        let more = descriptor.options & libc::XDP_PKT_CONTD != 0;
+        chain.add(gather, piece, more, sink);
+        if !more {
+            return taken;
         }
+        if taken >= count && (fill.left() == 0 || ring.available(1) == 0) {
+            chain.keep(gather);
+            return taken;
+        }
+        descriptor = ring.read();
+        taken += 1;
     }
 }
 

@@ -119,10 +119,10 @@ mod tests {
                     let mut room = lens.map(|len| vec![0; len]);
                     let mut into = room.each_mut().map(|piece| IoSliceMut::new(piece));
                     let mut buffers = ReceiveBuffers::new(&mut into);
-                    let rest = [&payload[first..second], &payload[second..]];
+                    let rest = &[&payload[first..second], &payload[second..]][..];
                     let data = Data { first: &payload[..first], rest: Rest::of(&rest) };
                     assert!(buffers.deliver_pieces(&data, &()));
-                    let more = [&[0; 6][..], &[0; 6]];
+                    let more = &[&[0; 6][..], &[0; 6]][..];
                     let more = Data { first: &[], rest: Rest::of(&more) };
                     assert!(!buffers.deliver_pieces(&more, &()));
                     assert_eq!(buffers.take_delivered(), Some(9));

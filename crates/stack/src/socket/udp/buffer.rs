@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_datagram_in_pieces_is_kept_as_in_one() {
         let (mut buffer, bytes) = (Buffer::default(), [1, 2, 3, 4, 5]);
-        let rest = [&bytes[2..2], &bytes[2..4], &bytes[4..]];
+        let rest = &[&bytes[2..2], &bytes[2..4], &bytes[4..]][..];
         let data = Data { first: &bytes[..2], rest: Rest::of(&rest) };
         assert!(buffer.push_pieces(meta(5), &data, 0), "an empty buffer takes one");
         assert!(!buffer.push_pieces(meta(5), &data, 2 * OVERHEAD + 9));

@@ -83,7 +83,7 @@ mod tests {
                 tos: 2,
                 arrived,
             };
-            let pieces = [&b"ou"[..], b"r"];
+            let pieces = &[&b"ou"[..], b"r"][..];
             let pieces = Data { first: b"f", rest: Rest::of(&pieces) };
             let mut both = [Vec::new(), Vec::new()];
             for (in_pieces, found) in [false, true].into_iter().zip(&mut both) {

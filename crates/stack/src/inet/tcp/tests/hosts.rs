@@ -242,7 +242,8 @@ impl Net {
         let mut pass = Pass { batched: true, expected_flow, direct: None, ..self.pass() };
         for frame in frames {
             let buffers: Vec<&[u8]> = frame.chunks(self.buffer).collect();
-            let (bytes, rest) = (buffers[0], Rest::of(&buffers[1..]));
+            let more = &buffers[1..];
+            let (bytes, rest) = (buffers[0], Rest::of(&more));
             let frame = Frame { bytes, rest, checksum: Checksum::Unverified };
             inet.receive(iface, 0, frame, &mut pass);
         }
