@@ -43,6 +43,9 @@ mod table;
 mod tick;
 #[path = "loom/waiter.rs"]
 mod waiter;
+mod wire {
+    pub(crate) use busypoll_stack::wire::Data;
+}
 #[path = "loom/word.rs"]
 mod word;
 

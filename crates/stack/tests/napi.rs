@@ -334,7 +334,7 @@ fn no_wake_up_is_lost() {
                 random_delay(seed);
                 let checksum = busypoll_stack::nic::Checksum::Unverified;
                 let mut pass = Pass::new(None, Instant::ZERO, PolledBy::Kernel);
-                other.receive(Frame { bytes: &frame, checksum }, &mut pass);
+                other.receive(Frame::whole(&frame, checksum), &mut pass);
                 pass.wake.wake_all();
             };
             if serves {

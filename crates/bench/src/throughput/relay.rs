@@ -82,7 +82,7 @@ impl Line {
         }
         if self.frames.len() < QUEUE {
             let partial = frame.checksum == Checksum::Partial;
-            self.frames.push_back((now + self.way.delay, frame.bytes.to_vec(), partial));
+            self.frames.push_back((now + self.way.delay, frame.data().to_vec(), partial));
         }
     }
 
@@ -122,7 +122,7 @@ mod tests {
             (0..QUEUE)
                 .map(|_| {
                     let before = line.frames.len();
-                    line.take(&Frame { bytes: &bytes, checksum: Checksum::Unverified }, now);
+                    line.take(&Frame::whole(&bytes, Checksum::Unverified), now);
                     line.frames.len() > before
                 })
                 .collect::<Vec<bool>>()
@@ -141,7 +141,7 @@ mod tests {
         for n in 0..3 {
             let mut bytes = packet();
             bytes[0] = n;
-            line.take(&Frame { bytes: &bytes, checksum: Checksum::Unverified }, now);
+            line.take(&Frame::whole(&bytes, Checksum::Unverified), now);
         }
         assert!(line.due(now + delay / 2).is_none());
         let out: Vec<u8> =

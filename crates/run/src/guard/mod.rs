@@ -30,7 +30,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 
 use busypoll_policy::Launch;
-use busypoll_stack::{firewall, lease};
+use busypoll_stack::{firewall, lease, nic::xdp};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -58,6 +58,7 @@ pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
     if let Some(rules) = firewall::rules().filter(|_| launch.bypass_firewall) {
         rules.report(device);
     }
+    xdp::report_zero_copy_limit(device);
     let interface = Interface::new(device, label, launch.bypass_firewall);
     let (strict, run) = (launch.strict, address.clone());
     daemonize::spawn(move || {

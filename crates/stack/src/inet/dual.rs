@@ -2,7 +2,7 @@
 //! as IPv4-mapped addresses, `::ffff:10.0.0.1`; inet uses the IPv4 addresses.
 
 use super::{Datagram, SocketError, UdpEndpoint};
-use crate::{inet::Pass, sync::Arc};
+use crate::{inet::Pass, sync::Arc, wire::Rest};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// An IPv4 address and port as an IPv6 socket shows them.
@@ -47,6 +47,11 @@ impl UdpEndpoint for Mapped {
     fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass) -> bool {
         let (from, to) = (mapped(datagram.from), mapped(datagram.to));
         self.0.datagram(&Datagram { from, to, ..*datagram }, pass)
+    }
+
+    fn datagram_in_pieces(&self, datagram: &Datagram<'_>, rest: Rest<'_>, pass: &mut Pass) -> bool {
+        let (from, to) = (mapped(datagram.from), mapped(datagram.to));
+        self.0.datagram_in_pieces(&Datagram { from, to, ..*datagram }, rest, pass)
     }
 
     fn accepts_group(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {

@@ -83,6 +83,12 @@ impl<'a> Inbound4<'a> {
         Ok(Inbound4 { view: ipv4::Packet::new_checked(bytes)?, bytes })
     }
 
+    /// A packet whose header is complete; it may be cut short.
+    #[inline]
+    pub(super) fn quoted(view: ipv4::Packet<&'a [u8]>, bytes: &'a [u8]) -> Inbound4<'a> {
+        Inbound4 { view, bytes }
+    }
+
     /// The whole packet, without the link's padding.
     pub(super) fn bytes(&self) -> &'a [u8] {
         &self.bytes[..self.view.total_len().min(self.bytes.len())]
@@ -162,6 +168,9 @@ impl Inet {
         if self.tcp_predicted_frame(iface, received, &frame, pass) {
             return;
         }
+        if !frame.rest.is_empty() {
+            return self.receive_pieces(iface, received, queue, &frame, pass);
+        }
         self.receive_any(iface, received, queue, frame, pass);
     }
 
@@ -170,8 +179,9 @@ impl Inet {
         self.receive_any(iface, &iface.copies, 0, frame, pass);
     }
 
-    /// The general path.
-    fn receive_any(
+    /// The general path, for a frame in one buffer.
+    #[inline(always)]
+    pub(super) fn receive_any(
         &self,
         iface: &Interface,
         received: &Received,
@@ -302,7 +312,12 @@ impl Inet {
 
     /// Whether the packet's destination is ours and its source valid. If not, counts the cause.
     #[cold]
-    fn accept(&self, arrival: &Arrival<'_>, src: Ipv4Addr, dst: Ipv4Addr) -> Option<Cast> {
+    pub(super) fn accept(
+        &self,
+        arrival: &Arrival<'_>,
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+    ) -> Option<Cast> {
         let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
         // RFC 1122 section 3.2.1.3: "When a host sends any datagram, the IP source address MUST be one of
         // its own IP addresses (but not a broadcast or multicast address)"; 127/8 and 0/8 must not arrive over a link.

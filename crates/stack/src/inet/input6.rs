@@ -151,7 +151,12 @@ impl Inet {
 
     /// Whether the packet's destination is ours and its source valid. If not, counts the cause.
     #[inline]
-    fn accept6(&self, arrival: &Arrival<'_>, src: Ipv6Addr, dst: Ipv6Addr) -> Option<Cast> {
+    pub(super) fn accept6(
+        &self,
+        arrival: &Arrival<'_>,
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+    ) -> Option<Cast> {
         let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
         // RFC 4291 sections 2.5.3 and 2.7: a loopback address must not arrive over a link, a group must not be a
         // source. IPv4-mapped addresses are dropped too (`ip6_rcv_core` in net/ipv6/ip6_input.c): a socket would

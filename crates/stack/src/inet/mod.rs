@@ -95,6 +95,7 @@ mod neighbour_queue;
 mod output;
 mod path;
 mod payload;
+mod pieces;
 mod pmtu;
 mod ports;
 mod queues;

@@ -15,7 +15,7 @@ use crate::{
     nic::Checksum,
     sync::{AtomicU64, Mutex, Ordering, lock},
     time::Instant,
-    wire::tcp,
+    wire::{Rest, tcp},
 };
 use std::collections::VecDeque;
 
@@ -61,6 +61,19 @@ impl Inet {
                 }
             }
         }
+        self.tcp_checked_input(arrival, packet, (&segment, Rest::NONE), partial, pass);
+    }
+
+    /// The same for a segment with a correct checksum, and what follows its first piece.
+    #[inline(always)]
+    pub(super) fn tcp_checked_input<'a, P: Inbound<'a>>(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: P,
+        (segment, rest): (&tcp::Packet<&[u8]>, Rest<'_>),
+        partial: bool,
+        pass: &mut Pass,
+    ) {
         match arrival.received {
             Some(received) => {
                 received.tcp_segments.add(1);
@@ -73,7 +86,7 @@ impl Inet {
         let local = (packet.dst().into(), segment.dst_port());
         let tuple = Tuple::of(local, (packet.src().into(), segment.src_port()));
         let congested = packet.ecn() == CONGESTION_EXPERIENCED;
-        self.tcp_deliver(arrival, tuple, &segment, congested, pass);
+        self.tcp_deliver(arrival, tuple, (segment, rest), congested, pass);
     }
 }
 

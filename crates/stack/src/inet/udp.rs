@@ -10,7 +10,7 @@ use crate::{
     napi::NapiId,
     nic::Checksum,
     time::Instant,
-    wire::{self, ipv4, udp},
+    wire::{self, Data, Rest, ipv4, udp},
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -49,6 +49,12 @@ pub struct Datagram<'a> {
 pub trait UdpEndpoint: Send + Sync {
     /// A datagram has arrived. False: the receive buffer is full; the datagram is dropped and counted.
     fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass) -> bool;
+
+    /// As [`datagram`](UdpEndpoint::datagram), for one whose data lies in several pieces: `rest` follows its payload.
+    fn datagram_in_pieces(&self, datagram: &Datagram<'_>, rest: Rest<'_>, pass: &mut Pass) -> bool {
+        let payload = Data { first: datagram.payload, rest }.to_vec();
+        self.datagram(&Datagram { payload: &payload, ..*datagram }, pass)
+    }
 
     /// Whether the socket accepts datagrams from `source` to the multicast `group` on the interface with index
     /// `interface`.
@@ -99,20 +105,43 @@ impl Inet {
                 }
             }
         }
+        let ports = (udp.src_port(), udp.dst_port());
+        let data = udp.payload().into();
+        if !self.udp_deliver(arrival, packet, (cast, partial), ports, data, pass) {
+            self.counters.add(Count::UdpNoPorts);
+            packet.port_unreachable(self, arrival, pass);
+        }
+    }
+
+    /// Delivers the data of a datagram with a correct checksum. False: no socket has its port.
+    #[inline(always)]
+    pub(super) fn udp_deliver<'a, P: Inbound<'a>>(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: P,
+        (cast, partial): (Cast, bool),
+        (src_port, dst_port): (u16, u16),
+        data: Data<'_>,
+        pass: &mut Pass,
+    ) -> bool {
         let scope = arrival.scope();
-        let (from, to) = ((packet.src(), udp.src_port()), (packet.dst(), udp.dst_port()));
+        let (from, to) = ((packet.src(), src_port), (packet.dst(), dst_port));
         let datagram = Datagram {
             from: from.0.socket(from.1, scope),
             to: to.0.socket(to.1, scope),
             ttl: packet.ttl(),
             tos: packet.tos(),
-            payload: udp.payload(),
+            payload: data.first,
         };
         if cast == Cast::Multicast {
-            return self.udp_multicast_deliver::<P>(arrival, (from, to), &datagram, pass);
+            self.udp_multicast_deliver::<P>(arrival, (from, to), &datagram, pass);
+            return true;
         }
         let expected = pass.expected_socket;
-        let deliver = |endpoint: &dyn UdpEndpoint| endpoint.datagram(&datagram, pass);
+        let deliver = |endpoint: &dyn UdpEndpoint| match data.rest.is_empty() {
+            true => endpoint.datagram(&datagram, pass),
+            false => endpoint.datagram_in_pieces(&datagram, data.rest, pass),
+        };
         let taken = match (arrival.received, expected) {
             (Some(received), Some(expected)) => {
                 let last = (P::Address::last(received), expected);
@@ -131,11 +160,9 @@ impl Inet {
                 None => self.counters.add(Count::UdpInDatagrams),
             },
             Some(false) => self.udp_rcvbuf_full(),
-            None => {
-                self.counters.add(Count::UdpNoPorts);
-                packet.port_unreachable(self, arrival, pass);
-            }
+            None => {}
         }
+        taken.is_some()
     }
 
     /// Delivers a datagram that the kernel's socket has received for `endpoint`.

@@ -1,7 +1,7 @@
 //! One pass over a receive queue, as the floors above see it: what makes it, when, and which threads to wake after it.
 
 use super::{NapiId, WakeList};
-use crate::{nic::Frame, time::Instant};
+use crate::{nic::Frame, time::Instant, wire::Data};
 
 /// What makes a pass over the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,9 @@ pub trait DirectBuffer<M> {
 
     /// Copies a packet's data in, with what else is known of a datagram. False: it has no room.
     fn deliver(&mut self, payload: &[u8], meta: Option<&M>) -> bool;
+
+    /// As [`deliver`](DirectBuffer::deliver), for data in several pieces.
+    fn deliver_pieces(&mut self, payload: &Data<'_>, meta: Option<&M>) -> bool;
 }
 
 /// One pass. It goes up with each of its packets.
@@ -92,6 +95,17 @@ impl<U: Upper> Pass<'_, U> {
     pub fn deliver_direct(&mut self, name: usize, payload: &[u8], meta: Option<&U::Meta>) -> bool {
         self.polled_by == PolledBy::BusyPoll(name)
             && self.direct.as_mut().is_some_and(|direct| direct.deliver(payload, meta))
+    }
+
+    /// As [`deliver_direct`](Pass::deliver_direct), for data in several pieces.
+    pub fn deliver_direct_pieces(
+        &mut self,
+        name: usize,
+        payload: &Data<'_>,
+        meta: Option<&U::Meta>,
+    ) -> bool {
+        self.polled_by == PolledBy::BusyPoll(name)
+            && self.direct.as_mut().is_some_and(|direct| direct.deliver_pieces(payload, meta))
     }
 }
 

@@ -208,7 +208,7 @@ impl RxQueue for Receiver {
                 (std::slice::from_raw_parts(data.as_ptr(), len), word & PARTIAL != 0)
             };
             let checksum = if partial { Checksum::Partial } else { Checksum::Unverified };
-            sink(Frame { bytes, checksum });
+            sink(Frame::whole(bytes, checksum));
             self.position = self.position.wrapping_add(1);
             found += 1;
         }

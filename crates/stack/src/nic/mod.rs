@@ -6,7 +6,7 @@
 //! [`tap`] (a kernel at the other end). Two wrappers around any of them: [`fault`], [`pcap`]. Beside them, a receive half
 //! alone: [`packet`] (copies of what the kernel receives).
 
-use crate::wire::MacAddr;
+use crate::wire::{Data, MacAddr, Rest};
 use std::{io, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
 
 pub mod cable;
@@ -21,7 +21,8 @@ pub mod xdp;
 pub struct Info {
     /// The interface's name, for people: `cable0`, `eth1`.
     pub name: String,
-    /// The driver and the mode it works in: `cable`, `xdp (zero copy)`, `xdp (copy)`, `xdp (generic)`, `tap`.
+    /// The driver and the mode it works in: `cable`, `xdp (zero copy)`, `xdp (copy)`, `xdp (generic)`, `tap`. In copy mode
+    /// because of the MTU, also the largest MTU that zero copy carries.
     pub mode: String,
     /// Our link-layer address on it.
     pub mac: MacAddr,
@@ -79,14 +80,30 @@ pub enum Checksum {
 pub struct Frame<'a> {
     /// The bytes, in the ring: valid only during the call.
     pub bytes: &'a [u8],
+    /// What follows them, if the NIC has the frame in several buffers.
+    pub rest: Rest<'a>,
     /// The state of its transport checksum.
     pub checksum: Checksum,
+}
+
+impl<'a> Frame<'a> {
+    /// A frame in one buffer.
+    #[inline]
+    pub fn whole(bytes: &'a [u8], checksum: Checksum) -> Frame<'a> {
+        Frame { bytes, rest: Rest::NONE, checksum }
+    }
+
+    /// All its bytes.
+    #[inline]
+    pub fn data(&self) -> Data<'a> {
+        Data { first: self.bytes, rest: self.rest }
+    }
 }
 
 /// The receive half of a queue.
 pub trait RxQueue: Send {
     /// Takes at most `budget` frames off the ring, in order, and gives each to `sink`. Returns how many; a frame that the
-    /// NIC has in several buffers counts as many. Never blocks.
+    /// NIC has in several buffers counts once. Never blocks.
     /// While the ring is empty it makes no system call, except over TAP, where every look is one, and over AF_XDP in
     /// zero copy, where the driver may need a wake-up.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize;

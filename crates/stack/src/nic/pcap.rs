@@ -10,6 +10,7 @@ use crate::{
     sync::{Mutex, PoisonError, lock},
     thread,
     time::{self, Instant},
+    wire::Data,
 };
 use std::{
     fmt,
@@ -143,7 +144,7 @@ struct Rx {
 impl RxQueue for Rx {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
         self.inner.poll(budget, &mut |frame| {
-            self.recorder.shared.record(frame.bytes);
+            self.recorder.shared.record(frame.data());
             sink(frame);
         })
     }
@@ -163,7 +164,7 @@ impl TxQueue for Tx {
     ) -> Result<(), RingFull> {
         self.inner.push(len, partial, &mut |frame| {
             fill(frame);
-            self.recorder.shared.record(frame);
+            self.recorder.shared.record(Data::from(&*frame));
         })
     }
 
@@ -223,7 +224,7 @@ enum State {
 
 impl Shared {
     /// Copies a frame into the buffer if there is room.
-    fn record(&self, frame: &[u8]) {
+    fn record(&self, frame: Data<'_>) {
         let mut buffer = lock(&self.buffer);
         let before = buffer.bytes.len();
         let after = before + RECORD + frame.len();
@@ -234,7 +235,7 @@ impl Shared {
         // Under the lock, so that the file is in time order.
         let (start, wall) = self.start;
         buffer.bytes.extend_from_slice(&record(wall + time::now().since(start), frame.len()));
-        buffer.bytes.extend_from_slice(frame);
+        frame.pieces().for_each(|piece| buffer.bytes.extend_from_slice(piece));
         buffer.frames += 1;
         // The writer sleeps until the first frame, then gathers until the buffer is half full. In between it needs no
         // wake-up.

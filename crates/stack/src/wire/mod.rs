@@ -47,10 +47,12 @@ pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod ndp;
+pub mod pieces;
 pub mod tcp;
 pub mod udp;
 
 pub use ethernet::{EtherType, MacAddr};
+pub use pieces::{Data, Rest};
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -9,6 +9,32 @@ use super::{Error, Protocol, Result, be16, put16};
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 8;
 
+/// The header of a datagram whose data lies in several buffers: nothing is checked but that it is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// The source port.
+    pub src_port: u16,
+    /// The destination port.
+    pub dst_port: u16,
+    /// The length field: bytes of header and data.
+    pub len: u16,
+    /// The checksum field; 0 if there is none.
+    pub checksum: u16,
+}
+
+impl Header {
+    /// Reads the header at the beginning of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`].
+    #[inline]
+    pub fn read(bytes: &[u8]) -> Result<Header> {
+        let b: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Error::Truncated)?;
+        let [src_port, dst_port, len, checksum] = [be16(b, 0), be16(b, 2), be16(b, 4), be16(b, 6)];
+        Ok(Header { src_port, dst_port, len, checksum })
+    }
+}
+
 /// The source and destination port at the start of a UDP or TCP header, which the 8 bytes quoted in
 /// an ICMP error always contain.
 ///

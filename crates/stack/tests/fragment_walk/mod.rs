@@ -1,4 +1,4 @@
-//! Arbitrary fragments of a few datagrams of both families, for a test and for the fuzzer: nothing panics, a datagram
+//! Arbitrary fragments of a few datagrams of both families, in frames of one buffer and of several, for a test and for the fuzzer: nothing panics, a datagram
 //! that is delivered has the bytes that its fragments had, and one that comes unharmed afterwards is delivered.
 
 #[path = "../xdp_support/fragments.rs"]
@@ -9,7 +9,7 @@ use busypoll_stack::{
     napi::PolledBy,
     nic::{Checksum, Frame, Info, RingFull, TxQueue},
     time::Instant,
-    wire::MacAddr,
+    wire::{MacAddr, Rest},
 };
 use fragments::{Ends, datagram, fragment};
 use std::{
@@ -66,12 +66,16 @@ struct Station {
     iface: Arc<Interface>,
     mailbox: Arc<Mailbox>,
     now: Instant,
+    /// Frames come in buffers of that many bytes.
+    buffer: usize,
 }
 
 impl Station {
     fn receive(&self, bytes: &[u8]) {
         let mut pass = Pass::new(None, self.now, PolledBy::Interrupt);
-        let frame = Frame { bytes, checksum: Checksum::Unverified };
+        let buffers: Vec<&[u8]> = bytes.chunks(self.buffer).collect();
+        let (bytes, rest) = (buffers[0], &buffers[1..]);
+        let frame = Frame { bytes, rest: Rest::of(&rest), checksum: Checksum::Unverified };
         self.inet.receive(&self.iface, 0, frame, &mut pass);
     }
 
@@ -80,7 +84,7 @@ impl Station {
     }
 }
 
-/// Four bytes a step: family and datagram; offset; length; whether more follow, and how much time passes.
+/// Four bytes a step: family, datagram and buffers of its frame; offset; length; whether more follow, and how much time passes.
 pub fn walk(bytes: &[u8]) {
     let inet = Inet::new(7, Box::new(|_| ()));
     let info = Info {
@@ -105,6 +109,7 @@ pub fn walk(bytes: &[u8]) {
         iface,
         mailbox: mailbox.clone(),
         now: Instant::from_millis(1),
+        buffer: usize::MAX,
     };
     for _ in 0..5 {
         station.now = station.now + Duration::from_secs(1);
@@ -113,6 +118,10 @@ pub fn walk(bytes: &[u8]) {
     for step in bytes.chunks_exact(4) {
         let [which, offset, len, rest] = [0, 1, 2, 3].map(|at| usize::from(step[at]));
         let (six, ident) = (which & 8 != 0, which as u32 & 7);
+        station.buffer = match which >> 4 {
+            0 => usize::MAX,
+            size => 9 * size,
+        };
         let whole = datagram(ends(six), &data(ident));
         let start = (offset * 8).min((whole.len() - 1) / 8 * 8);
         let (more, pause) = (rest & 1 != 0, rest as u64 >> 1);

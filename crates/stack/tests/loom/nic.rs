@@ -65,7 +65,7 @@ impl RxQueue for RingReceiver {
         while found < budget && self.ring.is_full(self.position) {
             // SAFETY: the slot is full: owned by the receiver until consumed. Loom checks it.
             let frame = self.ring.slot(self.position).frame.with(|frame| unsafe { *frame });
-            sink(Frame { bytes: &[frame], checksum: Checksum::Unverified });
+            sink(Frame::whole(&[frame], Checksum::Unverified));
             self.position = self.position.wrapping_add(1);
             found += 1;
         }

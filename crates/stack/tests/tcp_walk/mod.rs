@@ -16,6 +16,7 @@ use busypoll_stack::{
         shared::Shared,
     },
     time::Instant,
+    wire::Rest,
 };
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -387,14 +388,22 @@ impl Walk {
         }
         let (window, urgent) = (choices.of(&[65_535, 65_535, 1000, 1, 0]), small as u16);
         let congested = choices.byte() & 15 == 0;
+        // In up to three pieces.
+        let cut = |byte: u8| usize::from(byte) * payload.len() / 255;
+        let (a, b) = (cut(choices.byte()), cut(choices.byte()));
+        let rest = &[&payload[a.min(b)..a.max(b)], &payload[a.max(b)..]][..];
+        let (payload, rest) = match a {
+            0 => (&payload[..], Rest::NONE),
+            _ => (&payload[..a.min(b)], Rest::of(&rest)),
+        };
         let segment =
-            Segment { seq, ack, flags, window, urgent, options, congested, payload: &payload };
+            Segment { seq, ack, flags, window, urgent, options, congested, payload, rest };
         self.segment(segment);
     }
 
     fn segment(&mut self, segment: Segment<'_>) {
         let offset = i64::from((self.irs + 1).distance(segment.seq));
-        let end = offset + segment.payload.len() as i64;
+        let end = offset + segment.data_len() as i64;
         if segment.flags.has(Flags::FIN) {
             self.fins.push(end);
         }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     inet::{Inet, Pass, PathOptions, input::Arrival},
-    wire::tcp,
+    wire::{Rest, tcp},
 };
 use std::sync::Arc;
 
@@ -29,27 +29,29 @@ enum Found {
 }
 
 impl Inet {
-    /// Receives a segment with a correct checksum, from one host to one address of ours. `congested`: its packet
+    /// Receives a segment with a correct checksum, and what follows its first piece, from one host to one address of
+    /// ours. `congested`: its packet
     /// carries ECN CE. No lock is held.
     #[inline(always)]
     pub(in crate::inet) fn tcp_deliver(
         &self,
         arrival: &Arrival<'_>,
         tuple: Tuple,
-        packet: &tcp::Packet<&[u8]>,
+        (packet, rest): (&tcp::Packet<&[u8]>, Rest<'_>),
         congested: bool,
         pass: &mut Pass<'_>,
     ) {
         let expected = pass.expected_flow.map(|flow| &flow.core).filter(|core| core.tuple == tuple);
         if let Some(core) = expected
             && !congested
+            && rest.is_empty()
             && pass.deferred.is_none()
             && let Some((segment, data)) = Plain::parse(packet.bytes())
             && core.predicted(self, &segment, data, pass)
         {
             return self.deliver_local(pass);
         }
-        let segment = parse::parse(packet, congested);
+        let segment = Segment { rest, ..parse::parse(packet, congested) };
         if self.tcp_deferred_flow(&tuple, &segment, arrival, pass) {
             return;
         }

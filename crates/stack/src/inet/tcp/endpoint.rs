@@ -1,6 +1,6 @@
 //! What the socket layer passes down to TCP: the endpoint to notify, and what to keep alive.
 
-use crate::{inet::Pass, napi::NapiId};
+use crate::{inet::Pass, napi::NapiId, wire::Data};
 use std::{fmt, ops::BitOr, sync::Arc};
 
 /// The readiness of a flow or listener, with the meaning poll(2) gives each bit.
@@ -79,6 +79,11 @@ pub trait TcpEndpoint: Send + Sync {
     /// receiver of this very socket that has room for all of it, the receiver may take it. Returns whether it did; if
     /// not, [`changed`](TcpEndpoint::changed) follows. The same rules as for `changed` apply.
     fn take(&self, _napi: Option<NapiId>, _data: &[u8], _pass: &mut Pass<'_>) -> bool {
+        false
+    }
+
+    /// As [`take`](TcpEndpoint::take), for data in several pieces.
+    fn take_pieces(&self, _napi: Option<NapiId>, _data: &Data<'_>, _pass: &mut Pass<'_>) -> bool {
         false
     }
 

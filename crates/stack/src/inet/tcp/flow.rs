@@ -26,7 +26,7 @@ use crate::{
     napi::{NapiId, PolledBy},
     sync::{Mutex, MutexGuard, lock},
     time::Instant,
-    wire::Protocol,
+    wire::{Data, Protocol, Rest},
 };
 use std::{hint::cold_path, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -166,7 +166,7 @@ impl Core {
         }
         let taken = state.process_segment(inet, segment, arrival, pass);
         // After a full segment more usually follow.
-        let more = segment.payload.len() >= state.connection.full_segment();
+        let more = segment.data_len() >= state.connection.full_segment();
         self.end_segment(state, inet, (taken, more), pass);
         true
     }
@@ -359,8 +359,14 @@ impl State {
         self.note_queue(arrival, pass.napi);
         let (endpoint, napi, now) = (self.endpoint.as_deref(), self.napi, pass.now);
         // If data is the only event, a polling reader may take it at once.
-        let taken = self.connection.segment_for(segment, now, &mut |data| {
-            endpoint.is_some_and(|endpoint| endpoint.take(napi, data, pass))
+        let taken = self.connection.segment_for(segment, now, &mut |data, rest| {
+            endpoint.is_some_and(|endpoint| match rest {
+                [] => endpoint.take(napi, data, pass),
+                _ => {
+                    let data = Data { first: data, rest: Rest::of(&rest) };
+                    endpoint.take_pieces(napi, &data, pass)
+                }
+            })
         });
         self.after_segment(inet, taken, before != self.connection.snd_una, now);
         taken

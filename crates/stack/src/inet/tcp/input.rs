@@ -30,7 +30,7 @@ impl Connection {
     /// Processes a segment.
     #[inline]
     pub fn segment(&mut self, segment: &Segment<'_>, now: Instant) {
-        self.segment_for(segment, now, &mut |_| false);
+        self.segment_for(segment, now, &mut |_, _| false);
     }
 
     /// As [`segment`](Connection::segment), for a reader that may be waiting. The data is offered to the reader if
@@ -49,15 +49,15 @@ impl Connection {
         }
         self.update_ts_recent(segment, now);
         self.acknowledged(segment, now);
-        if segment.payload.is_empty() {
+        if segment.data_len() == 0 {
             return false;
         }
         // With SO_RCVLOWAT above 1 the data is buffered, so that the reader gets all of it at once.
         let may = !self.notify && self.options.receive_low_water <= 1;
-        let taken = self.data(segment, now, &mut |data| may && reader(data));
+        let taken = self.data(segment, now, &mut |data, rest| may && reader(data, rest));
         if taken && self.receiver.window_update_due() {
             // The sender of a stream may be waiting for this window update alone.
-            match segment.payload.len() >= self.full_segment() {
+            match segment.data_len() >= self.full_segment() {
                 true => self.ack_now = true,
                 false => self.receiver.announce_quickly(now),
             }
@@ -150,7 +150,7 @@ impl Connection {
         }
         match self.state {
             State::Established | State::FinWait1 | State::FinWait2 => {
-                if segment.payload.is_empty() && !segment.flags.has(Flags::FIN) {
+                if segment.data_len() == 0 && !segment.flags.has(Flags::FIN) {
                     return;
                 }
                 if self.read_shut && self.state != State::Established && self.brings_data(segment) {
@@ -162,7 +162,7 @@ impl Connection {
                     self.refuse(segment);
                     return self.fail(libc::ECONNRESET);
                 }
-                self.data(segment, now, &mut |_| false);
+                self.data(segment, now, &mut |_, _| false);
             }
             // After the peer's FIN no data can come.
             _ => {}
@@ -250,7 +250,7 @@ impl Connection {
         // (tcp_oow_rate_limited).
         let data = !segment.is_empty() && !segment.flags.has(Flags::SYN);
         if data || self.may_answer(now) {
-            self.receiver.unacceptable(segment.seq, segment.payload.len(), now);
+            self.receiver.unacceptable(segment.seq, segment.data_len(), now);
             self.ack_now = true;
         }
     }
@@ -368,7 +368,7 @@ impl Connection {
         let pure = segment.is_empty() && same_window;
         if self.snd_una == self.snd_nxt {
             // Data that does not change the window does not postpone a probe (`tcp_rcv_established`'s fast path).
-            if self.probe_at != NEVER && !old && (segment.payload.is_empty() || !same_window) {
+            if self.probe_at != NEVER && !old && (segment.data_len() == 0 || !same_window) {
                 cold_path();
                 if newer && !same_window {
                     // The path was idle meanwhile (tcp_ack_update_window).
@@ -498,8 +498,8 @@ impl Connection {
 
     /// Whether the segment has data that we have not received.
     fn brings_data(&self, segment: &Segment<'_>) -> bool {
-        let end = segment.seq + segment.payload.len() as u32;
-        !segment.payload.is_empty() && end.after(self.receiver.next())
+        let end = segment.seq + segment.data_len() as u32;
+        segment.data_len() > 0 && end.after(self.receiver.next())
     }
 
     /// Seventh and eighth: data and FIN. Returns whether the reader took the data.
@@ -509,10 +509,10 @@ impl Connection {
         if self.ecn {
             self.check_ce_mark(segment);
         }
-        if segment.payload.len() >= self.full_segment() {
+        if segment.data_len() >= self.full_segment() {
             self.measure_receiver_rtt(segment, now);
         }
-        let arrived = self.receiver.segment_for(segment.seq, segment.payload, fin, now, reader);
+        let arrived = self.receiver.segment_for(segment.seq, segment.data(), fin, now, reader);
         self.counts.data_segs_in = self.counts.data_segs_in.wrapping_add(1);
         self.counts.bytes_received += arrived.new_in_order as u64;
         self.last_data_in = now;

@@ -3,7 +3,7 @@
 use super::segment::{Flags, MAX_SACKS, Options, Segment};
 use super::seq::Seq;
 use crate::wire::tcp::{self, Blocks, HEADER_LEN, Header, Opt, kind};
-use crate::wire::{self, Error};
+use crate::wire::{self, Error, Rest};
 
 //= RFC 7323 2.3
 //# If a Window Scale option is received with a shift.cnt value larger than 14, the TCP [...] MUST use 14 instead of
@@ -31,6 +31,7 @@ pub(crate) fn parse<'a>(packet: &tcp::Packet<&'a [u8]>, congested: bool) -> Segm
         options: options(packet.option_bytes(), flags.has(Flags::SYN)),
         congested,
         payload: packet.payload(),
+        rest: Rest::NONE,
     }
 }
 
@@ -276,6 +277,7 @@ mod tests {
                     options,
                     congested: false,
                     payload: b"data",
+                    rest: Rest::NONE,
                 };
                 let bytes = written(&segment);
                 // Beside timestamps there is room for three blocks.

@@ -1,6 +1,7 @@
 //! The content of one segment, without addresses, ports and checksum.
 
 use super::seq::Seq;
+use crate::wire::{Data, Rest};
 use std::ops::{BitOr, Range};
 
 /// The control bits of RFC 9293 and RFC 3168.
@@ -121,16 +122,30 @@ pub struct Segment<'a> {
     pub options: Options,
     /// Its packet was marked by a congested router (ECN CE).
     pub congested: bool,
-    /// The data.
+    /// The data, or its first piece.
     pub payload: &'a [u8],
+    /// What follows it, if the data lies in several pieces.
+    pub rest: Rest<'a>,
 }
 
-impl Segment<'_> {
+impl<'a> Segment<'a> {
+    /// All its data.
+    #[inline]
+    pub fn data(&self) -> Data<'a> {
+        Data { first: self.payload, rest: self.rest }
+    }
+
+    /// Bytes of data.
+    #[inline]
+    pub fn data_len(&self) -> usize {
+        self.payload.len() + self.rest.len()
+    }
+
     /// SEG.LEN: bytes of sequence space it takes, SYN and FIN counted.
     #[inline]
     pub fn len(&self) -> u32 {
         let control = u32::from(self.flags.has(Flags::SYN)) + u32::from(self.flags.has(Flags::FIN));
-        self.payload.len() as u32 + control
+        self.data_len() as u32 + control
     }
 
     /// Whether it takes no sequence space.

@@ -38,9 +38,9 @@ impl Connection {
         }
         let Some(urgent) = &mut self.urgent else { return };
         if urgent.byte == Byte::NotYet
-            && let Some(byte) = segment.payload.get((urgent.seq - segment.seq) as usize)
+            && let Some(byte) = segment.data().get((urgent.seq - segment.seq) as usize)
         {
-            urgent.byte = Byte::Valid(*byte);
+            urgent.byte = Byte::Valid(byte);
             self.notify = true;
         }
     }

@@ -65,18 +65,18 @@ fn cost_of_a_datagram_in_and_out() {
             let to = format!("10.0.0.1:{}", 10_000 + count - 1);
             for len in [1, 1400] {
                 let frame = udp_to_a("10.0.0.2:9", &to, &vec![1; len]);
-                let frame = Frame { bytes: &frame, checksum };
+                let frame = Frame::whole(&frame, checksum);
                 let cost = best_of(|| inet.receive(&iface, 0, frame, &mut pass));
                 println!("receive {len} B, {count} sockets, {checksum:?}: {cost:.1} ns");
             }
         }
         sockets[0].connect("10.0.0.2:9".parse().unwrap()).unwrap();
         let frame = udp_to_a("10.0.0.2:9", "10.0.0.1:10000", b"x");
-        let frame = Frame { bytes: &frame, checksum };
+        let frame = Frame::whole(&frame, checksum);
         let cost = best_of(|| inet.receive(&iface, 0, frame, &mut pass));
         println!("receive 1 B, connected, {checksum:?}: {cost:.1} ns");
         let arp = arp_frame(arp::Operation::REQUEST, (MAC_B, B), (MAC_A, A));
-        inet.receive(&iface, 0, Frame { bytes: &arp, checksum }, &mut pass);
+        inet.receive(&iface, 0, Frame::whole(&arp, checksum), &mut pass);
         let (local, remote) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:9".parse().unwrap());
         let path = inet.path(local, remote, 0, PathOptions::default(), pass.now).unwrap();
         for len in [1, 1400] {

@@ -5,9 +5,16 @@ use crate::sync::lock;
 use crate::{
     napi::PolledBy,
     nic::{Checksum, Frame, Info, RingFull},
-    wire::{EtherType, MacAddr, Protocol, arp, checksum::Sum, ethernet, icmp, ipv4, udp},
+    wire::{
+        Data, EtherType, MacAddr, Protocol, Rest, arp, checksum::Sum, ethernet, icmp, ipv4, udp,
+    },
 };
-use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 mod arp_rules;
 mod cost;
@@ -15,6 +22,7 @@ mod demux_rules;
 mod errors;
 mod fragments;
 mod fuzz;
+mod in_pieces;
 mod kernel_shared;
 mod oracle;
 mod segments;
@@ -74,6 +82,8 @@ enum Got {
 #[derive(Default)]
 struct Mailbox {
     got: Mutex<Vec<Got>>,
+    /// Whether data has come in pieces.
+    in_pieces: AtomicBool,
     full: bool,
 }
 
@@ -90,6 +100,12 @@ impl UdpEndpoint for Mailbox {
             self.got.lock().unwrap().push(got);
         }
         !self.full
+    }
+
+    fn datagram_in_pieces(&self, datagram: &Datagram<'_>, rest: Rest<'_>, pass: &mut Pass) -> bool {
+        self.in_pieces.store(true, Ordering::Relaxed);
+        let payload = Data { first: datagram.payload, rest }.to_vec();
+        self.datagram(&Datagram { payload: &payload, ..*datagram }, pass)
     }
 
     fn error(&self, error: SocketError, remote: SocketAddr, _: &mut Pass) {
@@ -145,13 +161,13 @@ impl Station {
     }
 
     fn receive_as(&self, frame: &[u8], checksum: Checksum) {
-        let frame = Frame { bytes: frame, checksum };
+        let frame = Frame::whole(frame, checksum);
         self.inet.receive(&self.iface, 0, frame, &mut self.pass());
     }
 
     /// Receives a frame in a pass for the socket of `expected`.
     fn receive_for(&self, expected: &Arc<dyn UdpEndpoint>, frame: &[u8]) {
-        let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
+        let frame = Frame::whole(frame, Checksum::Unverified);
         let mut pass = Pass { direct: None, expected_socket: Some(expected), ..self.pass() };
         self.inet.receive(&self.iface, 0, frame, &mut pass);
     }

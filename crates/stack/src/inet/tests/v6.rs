@@ -17,7 +17,7 @@ pub(super) const B6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 pub(super) const LINK_A: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 0xa);
 
 /// A host with both families whose addresses have passed duplicate address detection.
-fn a() -> Station {
+pub(super) fn a() -> Station {
     let mut a = fresh("10.0.0.1/24", "fd00::1/64", MAC_A);
     a.wait(Duration::ZERO);
     a.wait(Duration::from_secs(1));
@@ -49,13 +49,13 @@ fn udp6(from: &str, to: &str, payload: &[u8]) -> (SocketAddrV6, SocketAddrV6, Ve
     (from, to, bytes)
 }
 
-fn udp6_packet(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
+pub(super) fn udp6_packet(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
     let (from, to, bytes) = udp6(from, to, payload);
     packet6(*from.ip(), *to.ip(), Protocol::UDP, &bytes)
 }
 
 /// A frame from B to A.
-fn to_a6(packet: &[u8]) -> Vec<u8> {
+pub(super) fn to_a6(packet: &[u8]) -> Vec<u8> {
     frame_of(MAC_A, MAC_B, EtherType::IPV6, packet)
 }
 

@@ -210,7 +210,7 @@ impl RxQueue for Receiver {
                 unsafe { frame.as_mut_ptr().copy_from_nonoverlapping(data.as_ptr(), len) };
                 let partial = word & PARTIAL != 0;
                 let checksum = if partial { Checksum::Partial } else { Checksum::Unverified };
-                sink(Frame { bytes: frame, checksum });
+                sink(Frame::whole(frame, checksum));
             }
             position = position.wrapping_add(1);
             found += 1;

@@ -214,7 +214,7 @@ impl RxQueue for Rx {
                     sink(frame);
                 } else {
                     let mut bytes = line.buffer();
-                    bytes.extend_from_slice(frame.bytes);
+                    frame.data().pieces().for_each(|piece| bytes.extend_from_slice(piece));
                     line.enter(decision, bytes, frame.checksum, now);
                     deliver(line, now, &mut room, sink);
                 }
@@ -233,7 +233,7 @@ fn deliver(line: &mut Line, now: Instant, room: &mut usize, sink: &mut dyn FnMut
         && let Some(held) = line.take_due(now)
     {
         *room -= 1;
-        sink(Frame { bytes: &held.bytes, checksum: held.checksum });
+        sink(Frame::whole(&held.bytes, held.checksum));
         line.recycle(held.bytes);
     }
 }

@@ -186,7 +186,7 @@ impl PacketRing {
         let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr().add(from), len) };
         let is_partial = header.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0;
         let checksum = if is_partial { Checksum::Partial } else { Checksum::Unverified };
-        Some(Frame { bytes, checksum })
+        Some(Frame::whole(bytes, checksum))
     }
 }
 

@@ -314,7 +314,7 @@ impl RxQueue for Rx {
                     self.port.counters.rx_oversized.fetch_add(1, Relaxed);
                 }
                 Ok(len) => {
-                    sink(Frame { bytes: &self.frame[..len], checksum: Checksum::Unverified });
+                    sink(Frame::whole(&self.frame[..len], Checksum::Unverified));
                     taken += 1;
                 }
                 Err(error) => {

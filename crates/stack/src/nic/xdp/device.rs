@@ -47,6 +47,37 @@ struct Link {
     program: Option<Program>,
 }
 
+// linux/genetlink.h, linux/netdev.h
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
+const GENL_HEADER: usize = 4;
+
+pub(super) fn zero_copy_segments(ifindex: u32) -> io::Result<Option<u32>> {
+    let mut socket = Socket::of(libc::NETLINK_GENERIC)?;
+    let request = Request::new(libc::GENL_ID_CTRL as u16, &[CTRL_CMD_GETFAMILY, 1, 0, 0])
+        .attribute(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
+    let mut family = None;
+    socket.request(request, &mut |message| {
+        let mut attributes = message.attributes(GENL_HEADER);
+        let id = attributes.find(|(kind, _)| *kind == CTRL_ATTR_FAMILY_ID);
+        family = family.or(id.and_then(|(_, id)| super::netlink::u16_at(id, 0)));
+    })?;
+    let family = family.ok_or(io::ErrorKind::NotFound)?;
+    let request = Request::new(family, &[NETDEV_CMD_DEV_GET, 1, 0, 0])
+        .attribute(NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
+    let mut segments = None;
+    socket.request(request, &mut |message| {
+        let mut attributes = message.attributes(GENL_HEADER);
+        let most = attributes.find(|(kind, _)| *kind == NETDEV_A_DEV_XDP_ZC_MAX_SEGS);
+        segments = segments.or(most.and_then(|(_, most)| u32_at(most, 0)));
+    })?;
+    Ok(segments)
+}
+
 /// An XDP program on an interface.
 #[derive(Clone, Copy)]
 pub(super) struct Program {
@@ -127,6 +158,11 @@ impl Device {
     /// Whether received frames may carry partial checksums.
     pub(super) fn partial_checksums(&self) -> bool {
         PARTIAL_CHECKSUMS.contains(&self.driver.as_str())
+    }
+
+    /// For how many frames of a packet the driver has zero copy; `None` if it has none, or the kernel does not say.
+    pub(super) fn zero_copy_segments(&self) -> Option<u32> {
+        zero_copy_segments(self.ifindex).ok().flatten()
     }
 
     /// The XDP program that is on the interface now.

@@ -59,6 +59,7 @@ use self::{
     steering::PortMap,
 };
 use super::{Checksum, Info, Nic, Queue, Steering};
+use crate::stderr;
 use std::{
     collections::{HashMap, VecDeque},
     io,
@@ -66,6 +67,21 @@ use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
+
+/// Says so if the driver of the interface `name` has zero copy, but not for packets of its MTU.
+#[doc(hidden)]
+pub fn report_zero_copy_limit(name: &str) {
+    let limit =
+        |device: &Device| Packing::of(device).ok()?.zero_copy_limit(|| device.zero_copy_segments());
+    if let Ok(device) = Device::find(name)
+        && let Some(limit) = limit(&device)
+    {
+        stderr::print(format_args!(
+            "{name}: packets are copied, as its driver has zero copy up to an MTU of {limit}, and its MTU is {}",
+            device.mtu
+        ));
+    }
+}
 
 const MIN_FRAMES: usize = 64;
 const MAX_FRAMES: usize = 8192;
@@ -218,9 +234,14 @@ impl Builder {
             Hook::Native if zero_copy => "xdp (zero copy)",
             Hook::Native => "xdp (copy)",
         };
+        let limit = || sizes.packing.zero_copy_limit(|| device.zero_copy_segments());
+        let mode = match may_zero_copy.then(limit).flatten() {
+            Some(limit) => format!("{mode}: zero copy up to an MTU of {limit}"),
+            None => mode.to_owned(),
+        };
         let info = Info {
             name: device.name.clone(),
-            mode: mode.to_owned(),
+            mode,
             mac: device.mac,
             mtu: device.mtu,
             queues: device.queues,
@@ -386,6 +407,28 @@ impl Nic for Xdp {
 mod tests {
     use super::{bpf::program::Key, *};
     use busypoll_lab::{Lab, needs_root};
+
+    /// veth has no zero copy, so the kernel names no number.
+    #[test]
+    fn the_kernel_is_asked_for_how_many_frames_zero_copy_takes() {
+        needs_root!();
+        let lab = Lab::builder().mtu(9000).build().unwrap();
+        let name = lab.server.interface();
+        lab.server
+            .enter(|| {
+                let device = Device::find(name).unwrap();
+                let asked = device::zero_copy_segments(device.ifindex);
+                match crate::sys::kernel_release() >= (6, 6) {
+                    true => assert_eq!(asked.unwrap(), None),
+                    false => assert_eq!(asked.ok().flatten(), None),
+                }
+                let packing = Packing::of(&device).unwrap();
+                assert!(!packing.fits_zero_copy(|| device.zero_copy_segments()));
+                let gone = device::zero_copy_segments(u32::MAX >> 1);
+                assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ENODEV));
+            })
+            .unwrap();
+    }
 
     /// A program without an owner's name belongs to another tool. The error names it, and it stays attached.
     #[test]

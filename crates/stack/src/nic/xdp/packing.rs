@@ -1,5 +1,5 @@
 //! Packets of more than one frame (multi-buffer AF_XDP, Linux 6.6 and newer). Owns how large frames are, how the pieces
-//! of a received packet become one again, and which frames of the transmit half lie side by side for one packet.
+//! of a received packet are handed up, and which frames of the transmit half lie side by side for one packet.
 //!
 //! A packet that fits in a frame passes none of this.
 
@@ -55,9 +55,81 @@ impl Packing {
     fn sent_frames(self) -> usize {
         self.packet.div_ceil(self.frame)
     }
+
+    /// Frames of the largest packet, received or sent.
+    fn most_frames(self) -> usize {
+        self.packet.div_ceil(self.frame - HEADROOM).max(self.sent_frames())
+    }
+
+    /// Whether zero copy can carry packets of the MTU. `segments` is asked if they need several frames: for how many of a
+    /// packet the driver has zero copy (`xdp-zc-max-segs`), `None` if it has none or does not say.
+    pub(super) fn fits_zero_copy(self, segments: impl FnOnce() -> Option<u32>) -> bool {
+        let frames = self.most_frames();
+        frames <= 1 || segments().is_some_and(|most| frames <= most as usize)
+    }
+
+    /// The largest MTU that zero copy carries, if that is less than this one.
+    pub(super) fn zero_copy_limit(self, segments: impl FnOnce() -> Option<u32>) -> Option<usize> {
+        let mut known = None;
+        let fits = self.fits_zero_copy(|| {
+            known = segments();
+            known
+        });
+        let most = known.filter(|_| !fits)?;
+        Some(most.max(1) as usize * (LARGE_FRAME - HEADROOM) - LINK_HEADER)
+    }
 }
 
-/// The pieces of a received packet, until the last has come.
+/// The most pieces of a received packet that are handed up where they lie.
+const PIECES: usize = 40;
+
+/// The pieces of a received packet, which are handed up when the last has come.
+pub(super) struct Chain<'a> {
+    pieces: [&'a [u8]; PIECES],
+    count: usize,
+}
+
+impl<'a> Chain<'a> {
+    pub(super) fn new() -> Chain<'a> {
+        Chain { pieces: [&[]; PIECES], count: 0 }
+    }
+
+    /// Adds a piece, `None` if it lies outside the frames. Hands the packet to `sink` if no `more` pieces follow and none
+    /// was missing. `gather` has what [`keep`](Chain::keep) has kept.
+    pub(super) fn add(
+        &mut self,
+        gather: &mut Gather,
+        piece: Option<&'a [u8]>,
+        more: bool,
+        sink: &mut dyn FnMut(&[u8], &[&[u8]]),
+    ) {
+        if !gather.begun
+            && let (Some(piece), Some(place)) = (piece, self.pieces.get_mut(self.count))
+        {
+            *place = piece;
+            self.count += 1;
+            if !more && let [first, rest @ ..] = &self.pieces[..self.count] {
+                sink(first, rest);
+                self.count = 0;
+            }
+            return;
+        }
+        // Too many, or one is missing.
+        self.keep(gather);
+        if let Some(whole) = gather.add(piece, more) {
+            sink(whole, &[]);
+        }
+    }
+
+    /// Keeps a copy of the pieces so far, because their frames are about to go back to the kernel.
+    pub(super) fn keep(&mut self, gather: &mut Gather) {
+        for piece in &self.pieces[..std::mem::take(&mut self.count)] {
+            gather.add(Some(piece), true);
+        }
+    }
+}
+
+/// A packet that was not complete when a pass ended: a copy of its pieces, until the last has come.
 pub(super) struct Gather {
     bytes: Box<[u8]>,
     len: usize,
@@ -192,6 +264,99 @@ mod tests {
         }
         assert_eq!(Packing::new(3818, false).unwrap().frame, LARGE_FRAME);
         assert_eq!(Packing::new(3819, false), None);
+    }
+
+    /// What a chain hands up of `packet`, cut at `cuts`, if each pass takes `pass` pieces.
+    fn handed_up(packet: &[u8], cuts: &[usize], pass: usize) -> Vec<(Vec<u8>, usize)> {
+        let (mut gather, mut found) = (Gather::new(jumbo(9000)), Vec::new());
+        let mut ends = cuts.to_vec();
+        ends.push(packet.len());
+        let mut from = 0;
+        let mut chain = Chain::new();
+        for (at, &end) in ends.iter().enumerate() {
+            let more = at + 1 < ends.len();
+            chain.add(&mut gather, Some(&packet[from..end]), more, &mut |first, rest| {
+                found.push(([&[first], rest].concat().concat(), 1 + rest.len()));
+            });
+            from = end;
+            if (at + 1) % pass == 0 {
+                chain.keep(&mut gather);
+                chain = Chain::new();
+            }
+        }
+        assert!(!gather.begun && chain.count == 0);
+        found
+    }
+
+    #[test]
+    fn a_chain_is_handed_up_where_it_lies_wherever_it_is_cut() {
+        let packet: Vec<u8> = (0..9022u32).map(|at| (at / 7) as u8).collect();
+        for first in (0..=packet.len()).step_by(97) {
+            for second in (first..=packet.len()).step_by(977) {
+                let cuts = [first, second];
+                assert_eq!(handed_up(&packet, &cuts, 9), [(packet.clone(), 3)]);
+                // A pass that ends in its middle makes it one.
+                for pass in [1, 2] {
+                    assert_eq!(handed_up(&packet, &cuts, pass), [(packet.clone(), 1)]);
+                }
+            }
+        }
+        for (pieces, found) in [(1, 1), (2, 2), (PIECES, PIECES), (PIECES + 1, 1), (3000, 1)] {
+            let cuts: Vec<usize> = (1..pieces).collect();
+            assert_eq!(handed_up(&packet, &cuts, 9000), [(packet.clone(), found)], "{pieces}");
+        }
+    }
+
+    #[test]
+    fn a_chain_that_misses_a_piece_is_dropped_alone() {
+        let (mut gather, mut chain) = (Gather::new(jumbo(9000)), Chain::new());
+        let whole = [5; 100];
+        for missing in 0..3 {
+            for at in 0..3 {
+                let piece = (at != missing).then_some(&whole[..]);
+                chain.add(&mut gather, piece, at < 2, &mut |_, _| panic!("{missing} is missing"));
+            }
+            let mut found = Vec::new();
+            for more in [true, false] {
+                chain.add(&mut gather, Some(&whole), more, &mut |first, rest| {
+                    found.push([&[first], rest].concat().concat().len());
+                });
+            }
+            assert_eq!(found, [200]);
+        }
+    }
+
+    #[test]
+    fn zero_copy_carries_what_its_driver_has_frames_for() {
+        let never = || -> Option<u32> { unreachable!("one frame is enough") };
+        for mtu in [1500, 1771, 3818] {
+            assert!(
+                jumbo(mtu).fits_zero_copy(never) && jumbo(mtu).zero_copy_limit(never).is_none()
+            );
+        }
+        // The MTU, what the driver says, the limit that is said.
+        for (mtu, segments, fits, limit) in [
+            (3819, Some(1), false, Some(3818)),
+            (3819, Some(2), true, None),
+            (3819, Some(0), false, Some(3818)),
+            (3819, None, false, None),
+            (7658, Some(2), true, None),
+            (7659, Some(2), false, Some(7658)),
+            (9000, Some(3), true, None),
+            (9000, Some(2), false, Some(7658)),
+            (9216, Some(5), true, None),
+            (65_535, Some(17), false, Some(65_258)),
+            (65_535, Some(18), true, None),
+        ] {
+            assert_eq!(jumbo(mtu).fits_zero_copy(|| segments), fits, "{mtu} {segments:?}");
+            assert_eq!(jumbo(mtu).zero_copy_limit(|| segments), limit, "{mtu} {segments:?}");
+            if let Some(limit) = limit {
+                assert!(
+                    jumbo(limit).fits_zero_copy(|| segments.map(|most| most.max(1))),
+                    "{limit}"
+                );
+            }
+        }
     }
 
     #[test]

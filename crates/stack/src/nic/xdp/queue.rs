@@ -12,13 +12,17 @@
 
 use super::{
     Shared,
-    packing::{Gather, Places},
+    packing::{Chain, Gather, Places},
     ring::{Consumer, Producer, Ring},
     socket::{Rings, Xsk},
 };
-use crate::nic::{Checksum, Frame, Interrupt, Queue, RingFull, RxQueue, TxQueue};
+use crate::{
+    nic::{Checksum, Frame, Interrupt, Queue, RingFull, RxQueue, TxQueue},
+    wire::Rest,
+};
 use libc::xdp_desc;
 use std::{
+    hint::cold_path,
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
@@ -36,6 +40,8 @@ pub(super) struct Open {
 pub(super) trait Refill: Send {
     /// How many frames may be taken now, up to `budget`.
     fn room(&mut self, socket: &Xsk, budget: usize) -> usize;
+    /// How many more may be taken in the same pass.
+    fn left(&self) -> u32;
     /// A frame, by its address, was taken off the RX ring.
     fn put(&mut self, frame: u64);
     /// All frames of the pass are put; their entries of the RX ring are about to be released.
@@ -59,6 +65,11 @@ impl Refill for Producer<u64> {
     #[inline]
     fn room(&mut self, _: &Xsk, budget: usize) -> usize {
         budget
+    }
+
+    #[inline]
+    fn left(&self) -> u32 {
+        u32::MAX
     }
 
     #[inline]
@@ -171,39 +182,81 @@ struct Rx<F> {
 
 impl<F: Refill> RxQueue for Rx<F> {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
-        let socket = &self.open.socket;
-        let budget = self.fill.room(socket, budget);
-        let count = self.ring.available(u32::try_from(budget).unwrap_or(u32::MAX));
+        let Rx { open, ring, fill, checksum, gather } = self;
+        let socket = &open.socket;
+        let budget = fill.room(socket, budget);
+        let budget = u32::try_from(budget).unwrap_or(u32::MAX);
+        let mut count = ring.available(budget);
         if count == 0 {
-            self.fill.idle(socket);
+            fill.idle(socket);
             // Only in zero copy: in copy mode the kernel never needs a wake-up for receive.
-            if socket.kernel_polls || socket.zero_copy && self.fill.needs_wakeup() {
+            if socket.kernel_polls || socket.zero_copy && fill.needs_wakeup() {
                 socket.kick_rx();
             }
             return 0;
         }
-        for _ in 0..count {
-            let descriptor = self.ring.read();
+        // Frames of the ring, and how many of them are no more than the rest of a packet.
+        let (mut taken, mut more) = (0, 0);
+        while taken < count {
+            let descriptor = ring.read();
+            if descriptor.options != 0 || gather.begun {
+                cold_path();
+                let mut hand_up = |bytes: &[u8], rest: &[&[u8]]| {
+                    sink(Frame { bytes, rest: Rest::of(&rest), checksum: *checksum });
+                };
+                let (parts, left) = ((&mut *ring, &mut *fill, &mut *gather), count - taken);
+                let frames = take_chain(socket, parts, descriptor, left, &mut hand_up);
+                (taken, more) = (taken + frames, more + frames - 1);
+                let next = budget.saturating_add(more).saturating_sub(taken);
+                count = taken + ring.available(next.min(fill.left()));
+                continue;
+            }
             // SAFETY: the kernel put this frame on the RX ring, so it is ours until it is put on the
             // fill ring, after the call.
             let bytes = unsafe { socket.umem.bytes_at(descriptor.addr, descriptor.len as usize) };
-            let packet = if descriptor.options == 0 && !self.gather.begun {
-                bytes
-            } else {
-                self.gather.add(bytes, descriptor.options & libc::XDP_PKT_CONTD != 0)
-            };
-            if let Some(bytes) = packet {
-                sink(Frame { bytes, checksum: self.checksum });
+            if let Some(bytes) = bytes {
+                sink(Frame::whole(bytes, *checksum));
             }
-            self.fill.put(socket.umem.frame_of(descriptor.addr));
+            fill.put(socket.umem.frame_of(descriptor.addr));
+            taken += 1;
         }
-        self.fill.before_release();
-        self.ring.release();
-        self.fill.after_release();
-        if socket.zero_copy && self.fill.needs_wakeup() {
+        fill.before_release();
+        ring.release();
+        fill.after_release();
+        if socket.zero_copy && fill.needs_wakeup() {
             socket.kick_rx();
         }
-        count as usize
+        (taken - more) as usize
+    }
+}
+
+/// Hands up the packet of several frames that begins with `first`, or goes on with it. Takes up to `count` frames, and more
+/// if the packet would be cut otherwise. Returns how many.
+#[inline(never)]
+fn take_chain<F: Refill>(
+    socket: &Xsk,
+    (ring, fill, gather): (&mut Consumer<xdp_desc>, &mut F, &mut Gather),
+    first: xdp_desc,
+    count: u32,
+    sink: &mut dyn FnMut(&[u8], &[&[u8]]),
+) -> u32 {
+    let mut chain = Chain::new();
+    let (mut descriptor, mut taken) = (first, 1);
+    loop {
+        // SAFETY: as in `poll`: a frame that is put back is the kernel's only when the pass has released it.
+        let piece = unsafe { socket.umem.bytes_at(descriptor.addr, descriptor.len as usize) };
+        fill.put(socket.umem.frame_of(descriptor.addr));
+        let more = descriptor.options & libc::XDP_PKT_CONTD != 0;
+        chain.add(gather, piece, more, sink);
+        if !more {
+            return taken;
+        }
+        if taken >= count && (fill.left() == 0 || ring.available(1) == 0) {
+            chain.keep(gather);
+            return taken;
+        }
+        descriptor = ring.read();
+        taken += 1;
     }
 }
 

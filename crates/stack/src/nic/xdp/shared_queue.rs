@@ -99,6 +99,11 @@ impl Refill for SharedFill {
     }
 
     #[inline]
+    fn left(&self) -> u32 {
+        (HELD - self.held) as u32
+    }
+
+    #[inline]
     fn put(&mut self, frame: u64) {
         self.control.hold(self.slot, self.held, self.size.number(frame));
         self.held += 1;

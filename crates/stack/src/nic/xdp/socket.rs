@@ -287,6 +287,8 @@ fn bind(
         let flags = mode | pieces | libc::XDP_USE_NEED_WAKEUP;
         bind_once(fd, device.ifindex, queue, flags, 0)
     };
+    // A driver without so many frames a packet would drop what needs more.
+    let may_zero_copy = may_zero_copy && packing.fits_zero_copy(|| device.zero_copy_segments());
     loop {
         if may_zero_copy && bind(libc::XDP_ZEROCOPY, pieces(packing.needs_pieces())).is_ok() {
             return Ok(true);

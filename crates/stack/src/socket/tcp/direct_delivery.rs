@@ -3,7 +3,7 @@
 //! The path over the receive queue copies once more, takes that lock again, notifies all watchers and reads the clock,
 //! all of it between a request and its response.
 
-use crate::{inet::Meta, napi::DirectBuffer};
+use crate::{inet::Meta, napi::DirectBuffer, wire::Data};
 use std::io::IoSliceMut;
 
 /// The buffers of a receive call. One pass may fill them with several segments.
@@ -51,7 +51,24 @@ impl DirectBuffer<Meta> for ReceiveBuffers<'_, '_> {
             self.filled = payload.len();
             return true;
         }
-        let (mut skip, mut rest) = (self.filled, payload);
+        self.scatter(payload);
+        true
+    }
+
+    /// All or nothing here too.
+    fn deliver_pieces(&mut self, payload: &Data<'_>, _: Option<&Meta>) -> bool {
+        let has_room = payload.len() <= self.room - self.filled;
+        if has_room {
+            payload.pieces().for_each(|piece| self.scatter(piece));
+        }
+        has_room
+    }
+}
+
+impl ReceiveBuffers<'_, '_> {
+    /// Copies bytes that have room behind those that are there.
+    fn scatter(&mut self, bytes: &[u8]) {
+        let (mut skip, mut rest) = (self.filled, bytes);
         for piece in self.into.iter_mut() {
             let Some(free) = piece.get_mut(skip..) else {
                 skip -= piece.len();
@@ -64,14 +81,14 @@ impl DirectBuffer<Meta> for ReceiveBuffers<'_, '_> {
                 break;
             }
         }
-        self.filled += payload.len();
-        true
+        self.filled += bytes.len();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Rest;
 
     #[test]
     fn segments_fill_the_buffers_in_order_and_none_is_cut() {
@@ -89,6 +106,28 @@ mod tests {
                 assert!(!buffers.deliver(&[10], None));
                 assert_eq!((buffers.take_delivered(), buffers.take_delivered()), (Some(9), None));
                 assert_eq!(room.concat(), payload, "{lens:?} {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_in_pieces_is_delivered_as_in_one() {
+        let payload: Vec<u8> = (1..=9).collect();
+        for lens in [[9, 0, 0], [0, 4, 5], [3, 3, 3], [20, 0, 0], [8, 0, 1]] {
+            for first in 0..=9 {
+                for second in first..=9 {
+                    let mut room = lens.map(|len| vec![0; len]);
+                    let mut into = room.each_mut().map(|piece| IoSliceMut::new(piece));
+                    let mut buffers = ReceiveBuffers::new(&mut into);
+                    let rest = &[&payload[first..second], &payload[second..]][..];
+                    let data = Data { first: &payload[..first], rest: Rest::of(&rest) };
+                    assert!(buffers.deliver_pieces(&data, None));
+                    let more = &[&[0; 6][..], &[0; 6]][..];
+                    let more = Data { first: &[], rest: Rest::of(&more) };
+                    assert!(!buffers.deliver_pieces(&more, None));
+                    assert_eq!(buffers.take_delivered(), Some(9));
+                    assert_eq!(room.concat()[..9], payload, "{lens:?} {first} {second}");
+                }
             }
         }
     }

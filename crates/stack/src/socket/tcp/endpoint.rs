@@ -15,6 +15,7 @@ use crate::{
         waiting::{AlreadyReady, KnownNapi, LastNapi, WaitChannel, WaitOptions},
     },
     sync::lock,
+    wire::Data,
 };
 use std::sync::{
     Arc, Mutex,
@@ -291,6 +292,15 @@ impl TcpEndpoint for Endpoint {
         // The first packet from a new queue takes the ordinary path, which records the napi id.
         let known = napi.is_some_and(|napi| self.known_napi.is(napi));
         let taken = known && pass.deliver_direct(self.poller_id(), data, None);
+        if taken {
+            self.count_driver(pass);
+        }
+        taken
+    }
+
+    fn take_pieces(&self, napi: Option<NapiId>, data: &Data<'_>, pass: &mut Pass<'_>) -> bool {
+        let known = napi.is_some_and(|napi| self.known_napi.is(napi));
+        let taken = known && pass.deliver_direct_pieces(self.poller_id(), data, None);
         if taken {
             self.count_driver(pass);
         }

@@ -4,6 +4,7 @@
 use crate::{
     inet::Meta,
     memory_pressure::{self, Level},
+    wire::Data,
 };
 use std::{
     collections::VecDeque,
@@ -36,18 +37,33 @@ impl Buffer {
     /// Adds a datagram. False if that would take more than `limit` bytes; an empty buffer always takes one.
     #[inline]
     pub(super) fn push(&mut self, meta: Meta, payload: &[u8], limit: usize) -> bool {
+        let takes = self.make_room(payload.len(), limit);
+        if takes {
+            self.metas.push_back(meta);
+            self.bytes.extend(payload);
+        }
+        takes
+    }
+
+    /// As [`push`](Buffer::push), for a datagram in several pieces.
+    pub(super) fn push_pieces(&mut self, meta: Meta, payload: &Data<'_>, limit: usize) -> bool {
+        let takes = self.make_room(payload.len(), limit);
+        if takes {
+            self.metas.push_back(meta);
+            payload.pieces().for_each(|piece| self.bytes.extend(piece));
+        }
+        takes
+    }
+
+    #[inline]
+    fn make_room(&mut self, len: usize, limit: usize) -> bool {
         let used = self.bytes.len() + (self.metas.len() + 1) * OVERHEAD;
-        if used + payload.len() > limit && !self.metas.is_empty() {
+        if used + len > limit && !self.metas.is_empty() {
             return false;
         }
         let has_room = self.metas.len() < self.metas.capacity()
-            && self.bytes.capacity() - self.bytes.len() >= payload.len();
-        if !has_room && !self.grow(payload.len()) {
-            return false;
-        }
-        self.metas.push_back(meta);
-        self.bytes.extend(payload);
-        true
+            && self.bytes.capacity() - self.bytes.len() >= len;
+        has_room || self.grow(len)
     }
 
     /// Allocates room for one more datagram of `len` bytes, if there is memory. While it is short, one datagram at a time
@@ -108,7 +124,10 @@ impl Buffer {
 }
 
 /// Copies `from` into the buffers of `into`, one after the other. Returns the number of bytes copied.
-pub(super) fn scatter(from: [&[u8]; 2], into: &mut [IoSliceMut<'_>]) -> usize {
+pub(super) fn scatter<'a>(
+    from: impl IntoIterator<Item = &'a [u8]>,
+    into: &mut [IoSliceMut<'_>],
+) -> usize {
     let mut from = from.into_iter();
     let mut rest = from.next().unwrap_or_default();
     let mut copied = 0;
@@ -120,6 +139,7 @@ pub(super) fn scatter(from: [&[u8]; 2], into: &mut [IoSliceMut<'_>]) -> usize {
                     Some(next) => rest = next,
                     None => return copied,
                 }
+                continue;
             }
             let len = rest.len().min(piece.len() - at);
             piece[at..at + len].copy_from_slice(&rest[..len]);
@@ -134,13 +154,31 @@ pub(super) fn scatter(from: [&[u8]; 2], into: &mut [IoSliceMut<'_>]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Instant;
+    use crate::{time::Instant, wire::Rest};
     use std::net::SocketAddr;
 
     fn meta(len: usize) -> Meta {
         let address = SocketAddr::from(([10, 0, 0, 1], 7));
         let (len, arrived) = (len as u32, Instant::ZERO);
         Meta { len, napi: None, from: address, to: address, ttl: 64, tos: 0, arrived }
+    }
+
+    #[test]
+    fn a_datagram_in_pieces_is_kept_as_in_one() {
+        let (mut buffer, bytes) = (Buffer::default(), [1, 2, 3, 4, 5]);
+        let rest = &[&bytes[2..2], &bytes[2..4], &bytes[4..]][..];
+        let data = Data { first: &bytes[..2], rest: Rest::of(&rest) };
+        assert!(buffer.push_pieces(meta(5), &data, 0), "an empty buffer takes one");
+        assert!(!buffer.push_pieces(meta(5), &data, 2 * OVERHEAD + 9));
+        assert!(buffer.push_pieces(meta(5), &data, 2 * OVERHEAD + 10));
+        for _ in 0..2 {
+            let mut into = [0; 9];
+            assert_eq!(
+                buffer.pop(&mut into).map(|(meta, copied)| (meta.len, copied)),
+                Some((5, 5))
+            );
+            assert_eq!(into[..5], bytes);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! the stack adds to a round trip, and copies once more.
 
 use super::buffer::scatter;
-use crate::{inet::Meta, napi::DirectBuffer};
+use crate::{inet::Meta, napi::DirectBuffer, wire::Data};
 use std::io::IoSliceMut;
 
 /// The buffers of a receive call. They take one datagram.
@@ -45,8 +45,17 @@ impl DirectBuffer<Meta> for ReceiveBuffers<'_, '_> {
                 one[..copied].copy_from_slice(&payload[..copied]);
                 copied
             }
-            pieces => scatter([payload, &[]], pieces),
+            pieces => scatter([payload], pieces),
         };
+        (self.meta, self.delivered) = (Some(*meta), Some(copied));
+        true
+    }
+
+    fn deliver_pieces(&mut self, payload: &Data<'_>, meta: Option<&Meta>) -> bool {
+        let Some(meta) = meta.filter(|_| self.delivered.is_none()) else {
+            return false;
+        };
+        let copied = scatter(payload.pieces(), self.into);
         (self.meta, self.delivered) = (Some(*meta), Some(copied));
         true
     }
@@ -55,7 +64,7 @@ impl DirectBuffer<Meta> for ReceiveBuffers<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{socket::UNSPECIFIED, time::Instant};
+    use crate::{socket::UNSPECIFIED, time::Instant, wire::Rest};
 
     #[test]
     fn one_datagram_is_delivered_and_cut_to_the_size_of_the_buffers() {
@@ -74,11 +83,24 @@ mod tests {
                 tos: 2,
                 arrived,
             };
-            assert!(!buffers.is_filled() && buffers.deliver(b"four", Some(&meta)));
-            assert!(buffers.is_filled() && !buffers.deliver(b"more", Some(&meta)));
-            let copied = buffers.take_delivered().unwrap();
-            assert_eq!((buffers.meta.unwrap().len, copied), (4, 4.min(lens.iter().sum())));
-            assert_eq!(room.concat()[..copied], b"four"[..copied]);
+            let pieces = &[&b"ou"[..], b"r"][..];
+            let pieces = Data { first: b"f", rest: Rest::of(&pieces) };
+            let mut both = [Vec::new(), Vec::new()];
+            for (in_pieces, found) in [false, true].into_iter().zip(&mut both) {
+                let delivered = match in_pieces {
+                    false => buffers.deliver(b"four", Some(&meta)),
+                    true => buffers.deliver_pieces(&pieces, Some(&meta)),
+                };
+                assert!(delivered && buffers.is_filled());
+                assert!(!buffers.deliver(b"more", Some(&meta)));
+                assert!(!buffers.deliver_pieces(&pieces, Some(&meta)));
+                let copied = buffers.take_delivered().unwrap();
+                assert_eq!((buffers.meta.unwrap().len, copied), (4, 4.min(lens.iter().sum())));
+                *found = buffers.into.iter().flat_map(|piece| piece.to_vec()).collect();
+                assert_eq!(found[..copied], b"four"[..copied]);
+                buffers.into.iter_mut().for_each(|piece| piece.fill(0));
+            }
+            assert_eq!(both[0], both[1]);
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     },
     sync::lock,
     time::Instant,
+    wire::{Data, Rest},
 };
 use std::{
     io,
@@ -126,14 +127,16 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-impl UdpEndpoint for Endpoint {
-    #[inline]
-    fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass<'_>) -> bool {
+impl Endpoint {
+    /// A datagram has arrived, and `rest` of its data follows its payload.
+    #[inline(always)]
+    fn arrived(&self, datagram: &Datagram<'_>, rest: Rest<'_>, pass: &mut Pass<'_>) -> bool {
+        let data = Data { first: datagram.payload, rest };
         if let Some(hook) = &self.hook {
             hook();
         }
         let meta = Meta {
-            len: datagram.payload.len() as u32,
+            len: data.len() as u32,
             napi: pass.napi,
             from: datagram.from,
             to: datagram.to,
@@ -142,7 +145,10 @@ impl UdpEndpoint for Endpoint {
             arrived: pass.now,
         };
         if !self.is_pending()
-            && pass.deliver_direct(self.poller_id(), datagram.payload, Some(&meta))
+            && match rest.is_empty() {
+                true => pass.deliver_direct(self.poller_id(), datagram.payload, Some(&meta)),
+                false => pass.deliver_direct_pieces(self.poller_id(), &data, Some(&meta)),
+            }
         {
             self.direct.count(pass);
             return true;
@@ -153,7 +159,11 @@ impl UdpEndpoint for Endpoint {
         if self.closed.load(Ordering::Relaxed) {
             return true;
         }
-        if !rx.buffer.push(meta, datagram.payload, limit) {
+        let queued = match rest.is_empty() {
+            true => rx.buffer.push(meta, datagram.payload, limit),
+            false => rx.buffer.push_pieces(meta, &data, limit),
+        };
+        if !queued {
             rx.stats.drops += 1;
             rx.update_ledger();
             return false;
@@ -181,6 +191,22 @@ impl UdpEndpoint for Endpoint {
         }
         notify_watchers(watchers.as_ref(), Events::READABLE, pass.napi, &mut pass.wake);
         true
+    }
+}
+
+impl UdpEndpoint for Endpoint {
+    #[inline]
+    fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass<'_>) -> bool {
+        self.arrived(datagram, Rest::NONE, pass)
+    }
+
+    fn datagram_in_pieces(
+        &self,
+        datagram: &Datagram<'_>,
+        rest: Rest<'_>,
+        pass: &mut Pass<'_>,
+    ) -> bool {
+        self.arrived(datagram, rest, pass)
     }
 
     fn accepts_group(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {

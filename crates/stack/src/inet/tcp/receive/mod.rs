@@ -10,7 +10,7 @@ use super::{
     seq::Seq,
     store::{Pieces, Store},
 };
-use crate::{sync::Arc, time::Instant};
+use crate::{sync::Arc, time::Instant, wire::Data};
 use std::{io::IoSliceMut, ops::Range, time::Duration};
 
 mod ack;
@@ -55,7 +55,7 @@ pub(super) struct Arrived {
 
 /// Offers data to a waiting reader if it is all there is to read. The reader takes all of it, past the buffer, or
 /// nothing. Returns whether it did.
-pub(super) type DirectReader<'a> = dyn FnMut(&[u8]) -> bool + 'a;
+pub(super) type DirectReader<'a> = dyn FnMut(&[u8], &[&[u8]]) -> bool + 'a;
 
 /// The receiving half of a connection.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Receiver {
     /// Processes the data, and the FIN, of a segment. Bytes outside the window are ignored.
     #[cfg(test)]
     pub(super) fn segment(&mut self, seq: Seq, payload: &[u8], fin: bool, now: Instant) -> Arrived {
-        self.segment_for(seq, payload, fin, now, &mut |_| false)
+        self.segment_for(seq, payload.into(), fin, now, &mut |_, _| false)
     }
 
     /// As `segment`, for a reader that may be waiting.
@@ -153,24 +153,31 @@ impl Receiver {
     pub(super) fn segment_for(
         &mut self,
         seq: Seq,
-        payload: &[u8],
+        data: Data<'_>,
         fin: bool,
         now: Instant,
         reader: &mut DirectReader<'_>,
     ) -> Arrived {
-        let len = payload.len();
+        let len = data.len();
         let next_and_no_other =
             seq == self.next && !fin && self.fin.is_none() && self.reassembly.is_empty();
         let room = (self.window.edge() - seq) as usize;
         if !next_and_no_other || len > room || self.store.allowed(seq, len, self.granted()) < len {
-            return self.segment_slow(seq, payload, fin, now);
+            return self.segment_slow(seq, &data, fin, now);
         }
-        let taken = len > 0 && self.available() == 0 && reader(payload);
+        let taken = len > 0 && self.available() == 0 && reader(data.first, data.rest.pieces());
         if taken {
             self.taken_directly(len, now);
         } else if len > 0 {
             self.next += len as u32;
-            self.store.write(seq, payload);
+            self.store.write(seq, data.first);
+            if !data.rest.is_empty() {
+                let mut at = seq + data.first.len() as u32;
+                for piece in data.rest.pieces() {
+                    self.store.write(at, piece);
+                    at += piece.len() as u32;
+                }
+            }
             self.in_order(len, now);
         }
         Arrived { new_in_order: len, taken, ..Arrived::default() }
@@ -199,8 +206,8 @@ impl Receiver {
     }
 
     /// The slow path: old data, data out of order, FIN.
-    fn segment_slow(&mut self, seq: Seq, payload: &[u8], fin: bool, now: Instant) -> Arrived {
-        let end = seq + payload.len() as u32;
+    fn segment_slow(&mut self, seq: Seq, data: &Data<'_>, fin: bool, now: Instant) -> Arrived {
+        let end = seq + data.len() as u32;
         let mut arrived = Arrived::default();
         if fin {
             self.record_fin(end);
@@ -215,9 +222,9 @@ impl Receiver {
         let some = new.start.before(new.end);
         if new.start != self.next {
             arrived.out_of_order = some || fin;
-            arrived.dropped = some && !self.queue_out_of_order(seq, payload, new);
+            arrived.dropped = some && !self.queue_out_of_order(seq, data, new);
         } else if some {
-            self.advance(seq, payload, new, &mut arrived);
+            self.advance(seq, data, new, &mut arrived);
         }
         if self.fin == Some(self.next) {
             self.next += 1;
@@ -232,7 +239,7 @@ impl Receiver {
         } else if out_of_order || filled_hole || dropped || trimmed {
             self.acks.at_once(now);
         } else if arrived.new_in_order > 0 {
-            self.in_order(payload.len(), now);
+            self.in_order(data.len(), now);
         }
         if arrived.fin_reached {
             self.acks.fin(now);
@@ -241,7 +248,7 @@ impl Receiver {
     }
 
     /// Data in order. `new` is not empty.
-    fn advance(&mut self, seq: Seq, payload: &[u8], mut new: Range<Seq>, arrived: &mut Arrived) {
+    fn advance(&mut self, seq: Seq, data: &Data<'_>, mut new: Range<Seq>, arrived: &mut Arrived) {
         let len = (new.end - new.start) as usize;
         let mut allowed = self.store.allowed(new.start, len, self.granted());
         if allowed < len && !self.reassembly.is_empty() {
@@ -254,7 +261,7 @@ impl Receiver {
         arrived.dropped |= allowed < len;
         new.end = new.start + allowed as u32;
         arrived.filled_hole = !self.reassembly.is_empty();
-        self.write_new(seq, payload, new.clone());
+        self.write_new(seq, data, new.clone());
         self.next = self.reassembly.advance(new.end);
         arrived.new_in_order = (self.next - new.start) as usize;
     }
@@ -262,22 +269,25 @@ impl Receiver {
     //= RFC 9293 3.10.7.4
     //# Segments with higher beginning sequence numbers SHOULD be held for later processing (SHLD-31).
     /// Data beyond a hole; returns whether it was kept. `new` is not empty.
-    fn queue_out_of_order(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) -> bool {
+    fn queue_out_of_order(&mut self, seq: Seq, data: &Data<'_>, new: Range<Seq>) -> bool {
         let len = (new.end - new.start) as usize;
         let fits = self.reassembly.fits(&new);
         let fits = fits && self.store.allowed(new.start, len, self.granted()) == len;
         if fits {
-            self.write_new(seq, payload, new.clone());
+            self.write_new(seq, data, new.clone());
             self.reassembly.add(new);
         }
         fits
     }
 
-    /// Writes the part of `new` that is not there yet; `payload` begins at `seq`.
-    fn write_new(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) {
+    /// Writes the part of `new` that is not there yet; `data` begins at `seq`.
+    fn write_new(&mut self, seq: Seq, data: &Data<'_>, new: Range<Seq>) {
         for gap in self.reassembly.gaps(new) {
-            let bytes = payload.get((gap.start - seq) as usize..(gap.end - seq) as usize);
-            self.store.write(gap.start, bytes.unwrap_or_default());
+            let mut at = gap.start;
+            for piece in data.range((gap.start - seq) as usize, (gap.end - seq) as usize) {
+                self.store.write(at, piece);
+                at += piece.len() as u32;
+            }
         }
     }
 

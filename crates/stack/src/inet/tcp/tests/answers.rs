@@ -142,7 +142,7 @@ impl Server {
         pass.batched = true;
         self.tape.doorbells();
         for frame in frames {
-            let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
+            let frame = Frame::whole(frame, Checksum::Unverified);
             self.inet.receive(&self.iface, 0, frame, &mut pass);
         }
         self.inet.end_of_pass(&mut pass);

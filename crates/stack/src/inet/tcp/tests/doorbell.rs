@@ -84,7 +84,7 @@ fn flows_that_send_at_the_end_of_one_pass_share_a_doorbell() {
         host.doorbells();
         let mut pass = Pass { batched: true, napi, ..net.pass() };
         for frame in &frames {
-            let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
+            let frame = Frame::whole(frame, Checksum::Unverified);
             host.inet.receive(&host.iface, 0, frame, &mut pass);
         }
         host.inet.end_of_pass(&mut pass);

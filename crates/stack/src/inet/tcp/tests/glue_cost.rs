@@ -88,7 +88,7 @@ fn carry(from: &End, to: &End, now: Instant) -> usize {
     let (frames, lens) = (&ring.0, &mut ring.1);
     let count = lens.len();
     for (frame, len) in frames.iter().zip(lens.drain(..)) {
-        let frame = Frame { bytes: &frame[..len], checksum: Checksum::Partial };
+        let frame = Frame::whole(&frame[..len], Checksum::Partial);
         to.inet.receive(&to.iface, 0, frame, &mut pass);
     }
     to.inet.end_of_pass(&mut pass);

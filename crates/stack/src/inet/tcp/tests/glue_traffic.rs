@@ -145,6 +145,40 @@ fn a_pass_older_than_another_threads_does_not_turn_timestamps_back() {
     assert_eq!(net.hosts[B].count(Count::PAWSEstab), 0);
 }
 
+/// The headers of these connections take 66 bytes: with fewer in the first buffer a frame is made whole.
+#[test]
+fn a_stream_is_read_as_sent_whatever_buffers_its_segments_lie_in() {
+    for buffer in [20, 65, 66, 67, 300, 1000, 1513] {
+        let mut net = Net::new();
+        let (client, served, _server) = net.joined();
+        net.buffer = buffer;
+        let data: Vec<u8> = (0..9 * 1448u32).map(|at| (at * at / 77) as u8).collect();
+        // In order; out of order, and then again from the middle of what has come.
+        for order in [vec![0, 1, 2], vec![2, 1, 1, 0, 2], vec![1, 0]] {
+            let sent = order.iter().max().unwrap() + 1;
+            let part = &data[..sent * 1448 + 7];
+            client.send(&[IoSlice::new(part)], false, &mut net.pass()).unwrap();
+            let frames = net.hosts[A].sent();
+            order.iter().for_each(|&at| net.receive(B, &frames[at]));
+            net.advance(ms(500));
+            assert_eq!(net.recv(&served), part, "{buffer} {order:?}");
+        }
+        // A reader takes all or nothing.
+        let endpoint = Arc::new(TestEndpoint::default());
+        served.attach(endpoint.clone(), &mut net.pass());
+        for (room, taken) in [(1448, 1448), (1447, 0)] {
+            endpoint.room.store(room, Ordering::Relaxed);
+            net.send(&client, &data[room..room + 1448]);
+            let took = std::mem::take(&mut *endpoint.taken.lock().unwrap());
+            assert_eq!(took, data[room..room + taken], "{buffer}");
+            assert_eq!(net.recv(&served).len(), 1448 - taken);
+            let in_pieces = endpoint.in_pieces.swap(0, Ordering::Relaxed) > 0;
+            assert_eq!(in_pieces, buffer > 65, "{buffer}");
+        }
+        assert_eq!(net.hosts[B].count(Count::TcpInErrs), 0);
+    }
+}
+
 #[test]
 fn a_full_ring_is_tried_again() {
     let mut net = Net::new();

@@ -24,7 +24,7 @@ use crate::{
     napi::{NapiId, PolledBy},
     nic::{Checksum, Frame, Info, RingFull, TxQueue},
     time::Instant,
-    wire::{EtherType, MacAddr, Protocol, arp, ethernet, ipv4, tcp},
+    wire::{Data, EtherType, MacAddr, Protocol, Rest, arp, ethernet, ipv4, tcp},
 };
 use std::{
     collections::VecDeque,
@@ -105,6 +105,8 @@ pub(super) struct TestEndpoint {
     pub(super) notifications: AtomicU64,
     pub(super) room: AtomicUsize,
     pub(super) taken: Mutex<Vec<u8>>,
+    /// How often data was offered in pieces.
+    pub(super) in_pieces: AtomicU64,
     pub(super) ack_left: AtomicU64,
     pub(super) receives: AtomicBool,
 }
@@ -121,6 +123,11 @@ impl TcpEndpoint for TestEndpoint {
             self.taken.lock().unwrap().extend_from_slice(data);
         }
         fits
+    }
+
+    fn take_pieces(&self, napi: Option<NapiId>, data: &Data<'_>, pass: &mut Pass<'_>) -> bool {
+        self.in_pieces.fetch_add(1, Ordering::Relaxed);
+        self.take(napi, &data.to_vec(), pass)
     }
 
     fn receives(&self, _: &Pass<'_>) -> bool {
@@ -182,6 +189,8 @@ pub(super) struct Net {
     pub(super) now: Instant,
     /// Whether a frame from this host is lost.
     pub(super) lose: Lose,
+    /// Frames come in buffers of that many bytes.
+    pub(super) buffer: usize,
 }
 
 impl Net {
@@ -192,7 +201,12 @@ impl Net {
     /// Both hosts have these settings, and know each other's link address.
     pub(super) fn with(config: Config) -> Net {
         let hosts = [Host::new(A, config.clone()), Host::new(B, config)];
-        let net = Net { hosts, now: Instant::from_millis(600_000), lose: Box::new(|_, _| false) };
+        let net = Net {
+            hosts,
+            now: Instant::from_millis(600_000),
+            lose: Box::new(|_, _| false),
+            buffer: usize::MAX,
+        };
         for (host, other) in [(A, B), (B, A)] {
             let mut packet = [0; arp::LEN];
             let (from, to) = ((MACS[other], ADDRESSES[other]), (MACS[host], ADDRESSES[host]));
@@ -227,7 +241,10 @@ impl Net {
         let mut pass =
             Pass { batched: true, expected_flow: waited_for, direct: None, ..self.pass() };
         for frame in frames {
-            let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
+            let buffers: Vec<&[u8]> = frame.chunks(self.buffer).collect();
+            let more = &buffers[1..];
+            let (bytes, rest) = (buffers[0], Rest::of(&more));
+            let frame = Frame { bytes, rest, checksum: Checksum::Unverified };
             inet.receive(iface, 0, frame, &mut pass);
         }
         inet.end_of_pass(&mut pass);
@@ -382,7 +399,7 @@ impl Sent {
 
 fn without_data(segment: Segment<'_>) -> Segment<'static> {
     let Segment { seq, ack, flags, window, urgent, options, congested, .. } = segment;
-    Segment { seq, ack, flags, window, urgent, options, congested, payload: &[] }
+    Segment { seq, ack, flags, window, urgent, options, congested, ..Segment::default() }
 }
 
 fn frame_of(from: usize, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {

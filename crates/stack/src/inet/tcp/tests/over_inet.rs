@@ -111,7 +111,7 @@ impl OverInet {
         let mut frame = ethernet::Frame::init(&mut bytes, OUR_MAC, PEER_MAC, ethertype).unwrap();
         frame.payload_mut().copy_from_slice(packet);
         let mut pass = OverInet::pass(now);
-        let frame = Frame { bytes: &bytes, checksum: Checksum::Unverified };
+        let frame = Frame::whole(&bytes, Checksum::Unverified);
         self.inet.receive(&self.iface, 0, frame, &mut pass);
         self.inet.end_of_pass(&mut pass);
     }
@@ -183,7 +183,7 @@ impl OverInet {
                 urgent: segment.urgent,
                 options: segment.options,
                 congested: false,
-                payload: &[],
+                ..crate::inet::tcp::segment::Segment::default()
             },
         });
     }

@@ -78,7 +78,7 @@ impl Side {
                 self.connection.predicted_taken(plain, data.len(), now);
                 true
             }
-            None => self.connection.segment_for(segment, now, &mut |_| reads),
+            None => self.connection.segment_for(segment, now, &mut |_, _| reads),
         };
         if taken {
             self.connection.leave_ack_to_reader();

@@ -236,6 +236,7 @@ impl Script {
             options: self.options_of(&line),
             congested: line.ecn.as_deref() == Some("ce"),
             payload: &payload,
+            ..Segment::default()
         };
         self.record_peer(&segment);
         let _ = writeln!(self.log, "{:>9} < {text}", self.clock());
