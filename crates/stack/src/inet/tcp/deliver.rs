@@ -124,7 +124,7 @@ impl Inet {
         match time_wait.segment(self, segment, pass.now) {
             TimeWaitOutcome::Nothing => Found::Taken,
             TimeWaitOutcome::Answer(answer) => {
-                time_wait.answer(self, answer, arrival.queue, pass.now);
+                time_wait.answer(self, answer, arrival, pass.now);
                 Found::Taken
             }
             TimeWaitOutcome::NewSyn(iss) => Found::NewSyn(time_wait.clone(), iss),

@@ -7,7 +7,7 @@ use super::{
     flow::{Core, DeferredClose},
 };
 use crate::{
-    inet::{EPHEMERAL, Inet, PathOptions},
+    inet::{EPHEMERAL, Inet, PathOptions, input::Arrival},
     ledger::{LISTEN, LedgerSlot, SocketState},
     napi::Pass,
     sync::{Mutex, lock},
@@ -116,6 +116,12 @@ impl Listener {
     pub(super) fn options(&self) -> (TcpOptions, PathOptions) {
         let state = lock(&self.state);
         (state.tcp, state.path)
+    }
+
+    /// The options of a connection to it that begins with this segment.
+    pub(super) fn options_for(&self, arrival: &Arrival<'_>) -> (TcpOptions, PathOptions) {
+        let (tcp, path) = self.options();
+        (tcp, PathOptions { link: arrival.link(), ..path })
     }
 
     /// The claim of a connection made through it, on its port.

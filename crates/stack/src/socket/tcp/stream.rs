@@ -9,7 +9,7 @@ use super::{
     transfer::send_deferred_ack,
 };
 use crate::{
-    Host,
+    Host, Link,
     host::PortReservation,
     inet::{
         self,
@@ -221,6 +221,11 @@ impl TcpStream {
         }
         *bound = Some(Box::new(self.0.bind(local)?));
         Ok(())
+    }
+
+    /// The connection to be made takes `link`, whatever the routes say.
+    pub fn set_link(&self, link: Link) {
+        lock(&self.0.values).path.link = link.0;
     }
 
     /// Connects a socket made by [`new`](TcpStream::new). A non-blocking socket returns EINPROGRESS: it becomes
