@@ -30,6 +30,7 @@ mod kernel_connections;
 mod kernel_udp;
 mod later;
 mod link_watch;
+mod peers;
 mod poller_slot;
 mod port_reservation;
 pub(crate) mod reuse;
@@ -37,6 +38,8 @@ mod take_over;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
 use link_watch::LinkWatch;
+use peers::Peers;
+pub use peers::{HandOver, is_published};
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;
 pub(crate) use port_reservation::{PortReservation, ReservationOptions};
@@ -64,6 +67,7 @@ struct Inner {
     kernel: Option<companion::CompanionService>,
     /// `None` until there is a link to another process.
     link_watch: Mutex<Option<LinkWatch>>,
+    peers: OnceLock<Peers>,
     watchdog: Duration,
     wake: WakeCell,
     skipped_rules: usize,
@@ -77,6 +81,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // It resets connections, for which it needs the contexts.
+        drop(self.peers.take());
         *lock(&self.link_watch) = None;
         // Then the contexts: their passes and timers may still make connections or move them to TIME_WAIT.
         self.contexts.clear();
@@ -305,6 +310,7 @@ impl Builder {
             contexts,
             kernel,
             link_watch: Mutex::new(link_watch),
+            peers: OnceLock::new(),
             watchdog,
             wake,
             skipped_rules,

@@ -71,6 +71,7 @@ pub use endpoint::{PortHolder, PortRef, Ready, TcpEndpoint};
 pub(crate) use hand_over::RepairState;
 pub(crate) use handshake::timeouts_for;
 pub(crate) use import::{KernelConnection, Remainder};
+pub(crate) use listener::TakesLinks;
 pub use listener::{ListenOptions, Listening};
 pub use marks::Mark;
 pub use options::CompactOptions;

@@ -45,7 +45,8 @@ impl TcpStream {
     /// socket fail with `error`. `repair` switches repair mode, which needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// EINVAL unless it is connected; the kernel's errors. After an error the connection continues here.
+    /// EINVAL unless it is connected; the kernel's errors; ETIMEDOUT if the process at the other end of a link does not
+    /// hand its end over. After an error the connection continues here.
     #[doc(hidden)]
     pub fn hand_over(
         &self,
@@ -56,6 +57,7 @@ impl TcpStream {
     ) -> io::Result<()> {
         let (flow, host) = (self.0.connection().ok_or_else(|| errno(libc::EINVAL))?, &self.0.host);
         let service = host.kernel().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+        let link = flow.link();
         if flow.is_imported() {
             // Until then the socket that made the connection has its ends.
             service.wait_for_later();
@@ -69,9 +71,17 @@ impl TcpStream {
                 set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1)?;
             }
             repair(kernel.as_raw_fd(), ON)?;
-            let restored = restore(kernel, repair_state).and_then(|()| {
-                host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
-                service.hand_over(repair_state.local, repair_state.remote)
+            let ends = (repair_state.local, repair_state.remote);
+            let restored = restore(kernel, repair_state).and_then(|()| match link {
+                0 => {
+                    host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
+                    service.hand_over(ends.0, ends.1)
+                }
+                // Neither end may send before the kernel has both.
+                link => {
+                    let peers = host.peers().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+                    peers.hand_over_both(link, ends)
+                }
             });
             if let Err(error) = restored {
                 disconnect(kernel);
