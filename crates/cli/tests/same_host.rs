@@ -24,8 +24,8 @@ fn program(lab: &Lab, plane: &str, words: &[&str]) -> Command {
         return command;
     }
     let mut command = lab.server.command(BUSYPOLL);
-    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--"]);
-    command.args(python).args(words);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]);
+    command.args((plane == "stack").then_some("--same-host")).arg("--").args(python).args(words);
     command
 }
 
@@ -38,8 +38,7 @@ fn call(lab: &Lab, plane: &str, how: &str, address: &str, len: usize) -> u64 {
     let on_loopback = || lab.server.enter(|| stat::received_packets().unwrap()["lo"]).unwrap();
     let before = on_loopback();
     let len = len.to_string();
-    let output =
-        program(lab, plane, &["call", how, address, PORT, &len]).output().unwrap();
+    let output = program(lab, plane, &["call", how, address, PORT, &len]).output().unwrap();
     assert!(output.status.success(), "{how} {address}: {output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("done"), "{output:?}");
     on_loopback() - before
@@ -87,8 +86,12 @@ fn a_plain_end_is_reached_by_the_kernel() {
         }
     }
     // The address belongs to another program now.
-    let _server = serve(&lab, "plain", "threads", "127.0.0.1");
-    assert!(call(&lab, "stack", "asyncio", "127.0.0.1", 1_000_000) > 50);
+    for plane in ["plain", "without the option"] {
+        let _server = serve(&lab, plane, "threads", "127.0.0.1");
+        for _ in 0..2 {
+            assert!(call(&lab, "stack", "asyncio", "127.0.0.1", 1_000_000) > 50);
+        }
+    }
 }
 
 #[test]
@@ -118,7 +121,8 @@ fn a_shared_listener_is_the_kernels() {
     needs!(program "python3");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let _server = serve(&lab, "stack", "workers", "127.0.0.1");
+    let words = ["serve", "workers", "127.0.0.1", PORT];
+    let _server = Group::start(&mut program(&lab, "stack", &words));
     // Both have accepted by then.
     for _ in 0..20 {
         call(&lab, "stack", "blocking", "127.0.0.1", 10);

@@ -277,7 +277,9 @@ impl File {
             && local.is_none_or(|local| {
                 route::receives_from_interface(local.ip())
                     // Processes of this machine connect over links.
-                    || self.protocol == Protocol::Tcp && local.ip().to_canonical().is_loopback()
+                    || config.launch.same_host
+                        && self.protocol == Protocol::Tcp
+                        && local.ip().to_canonical().is_loopback()
             })
     }
 }

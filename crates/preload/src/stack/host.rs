@@ -170,7 +170,8 @@ fn make() -> io::Result<Made> {
     let (polls_for, ledger) = (settings(config).micros_on(Plane::Stack), lease.ledger.clone());
     let host = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for).build()?;
     // Without it connections within this machine are the kernel's.
-    let _ = HAND_OVER.get().map(|hand_over| host.reach_processes(*hand_over));
+    let hand_over = HAND_OVER.get().filter(|_| config.launch.same_host);
+    let _ = hand_over.map(|hand_over| host.reach_processes(*hand_over));
     lease::on_end(connection, move |end| {
         match end {
         End::Interface => GONE.report(format_args!(

@@ -9,6 +9,7 @@ use super::{
     handover_parent, host, internal_fds, route,
 };
 use crate::{
+    config,
     inside::{Inside, Restart},
     real,
 };
@@ -34,6 +35,9 @@ pub fn connect(
     fd: c_int,
     remote: SocketAddr,
 ) -> Result<io::Result<()>, Ref> {
+    if !config::get().is_some_and(|config| config.launch.same_host) {
+        return Err(file);
+    }
     let address = remote.ip().to_canonical();
     let is_own = address.is_loopback()
         || match host::existing() {
