@@ -91,6 +91,8 @@ pub struct Launch {
     pub strict: bool,
     /// Steer packets around the firewall's rules.
     pub bypass_firewall: bool,
+    /// Connections between programs of this machine that have this set go over memory.
+    pub same_host: bool,
     /// The abstract unix socket of the guard.
     pub guard: Option<String>,
     /// The path of the memory that the processes of the run share, such as `/proc/PID/fd/N`.
@@ -140,7 +142,11 @@ impl Launch {
             put("first", &first.to_string());
         }
         put("profile", self.profile.word());
-        for (name, on) in [("strict", self.strict), ("bypass_firewall", self.bypass_firewall)] {
+        for (name, on) in [
+            ("strict", self.strict),
+            ("bypass_firewall", self.bypass_firewall),
+            ("same_host", self.same_host),
+        ] {
             if on {
                 put(name, "");
             }
@@ -225,6 +231,7 @@ impl Launch {
             },
             "strict" => self.strict = true,
             "bypass_firewall" => self.bypass_firewall = true,
+            "same_host" => self.same_host = true,
             _ => return None,
         }
         Some(Ok(()))

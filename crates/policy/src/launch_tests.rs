@@ -67,13 +67,19 @@ fn launch() -> impl Strategy<Value = Launch> {
     );
     let name = || option::of("[^\0]{1,12}");
     let names = (name(), name(), name(), option::of(any::<u32>()));
-    (policy, name(), any::<bool>(), any::<bool>(), any::<bool>(), names).prop_map(
-        |(policy, dev, latency, strict, bypass_firewall, (guard, shared, command, first))| Launch {
+    (policy, name(), any::<[bool; 4]>(), names).prop_map(
+        |(
+            policy,
+            dev,
+            [latency, strict, bypass_firewall, same_host],
+            (guard, shared, command, first),
+        )| Launch {
             policy,
             dev,
             profile: if latency { Profile::Latency } else { Profile::Safe },
             strict,
             bypass_firewall,
+            same_host,
             guard,
             shared,
             command,

@@ -10,14 +10,15 @@ use crate::{
     lease::Lease,
     ledger::Ledger,
     napi::{self, PlacedCounters},
-    nic::{self, Nic, xdp::Xdp},
+    nic::{self, Nic, cable::ProcessCable, xdp::Xdp},
+    sync::lock,
     sys,
 };
 use std::{
     fmt, io,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -32,13 +33,16 @@ mod kernel_connections;
 mod kernel_udp;
 mod later;
 mod link_watch;
+mod peers;
 mod poller_slot;
 mod port_reservation;
 pub(crate) mod reuse;
 mod take_over;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
-use link_watch::{Link, LinkWatch};
+use link_watch::LinkWatch;
+use peers::Peers;
+pub use peers::{HandOver, is_published};
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;
 pub(crate) use port_reservation::{PortReservation, ReservationOptions};
@@ -64,7 +68,11 @@ struct Inner {
     inet: Arc<Inet>,
     contexts: Vec<Serving>,
     kernel: Option<companion::CompanionService>,
-    link_watch: Option<LinkWatch>,
+    /// `None` until there is a link to another process.
+    link_watch: Mutex<Option<LinkWatch>>,
+    peers: OnceLock<Peers>,
+    watchdog: Duration,
+    wake: WakeCell,
     skipped_rules: usize,
     delivery_hook: Option<DeliveryHook>,
     tcp: tcp::Config,
@@ -76,7 +84,8 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // It resets connections, for which it needs the contexts.
-        self.link_watch = None;
+        drop(self.peers.take());
+        *lock(&self.link_watch) = None;
         // Then the contexts: their passes and timers may still make connections or move them to TIME_WAIT.
         self.contexts.clear();
         self.kernel.iter().for_each(companion::CompanionService::close_group_rings);
@@ -107,6 +116,10 @@ pub struct Builder {
     ledger: Option<Arc<Ledger>>,
     icmp: Option<IcmpSockets>,
 }
+
+/// A link of a [`Host`] to another process of this machine, made by [`Host::add_link`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link(pub(crate) u32);
 
 /// Called for each datagram as it passes from inet to its socket.
 pub(crate) type DeliveryHook = Arc<dyn Fn() + Send + Sync>;
@@ -217,7 +230,7 @@ impl Builder {
     pub fn build(mut self) -> io::Result<Host> {
         let most = u32::try_from(sys::descriptor_limit() / TIME_WAIT_SHARE).unwrap_or(u32::MAX);
         self.tcp.tcp_max_tw_ports = self.tcp.tcp_max_tw_ports.min(most);
-        let wake = Arc::new(OnceLock::new());
+        let wake = WakeCell::default();
         let seed = u128::from_ne_bytes(sys::random()?);
         let ledger = self.ledger.take();
         let inet = Inet::with_ledger(seed, self.tcp.clone(), ledger.clone(), waker(&wake));
@@ -264,7 +277,7 @@ impl Builder {
                 }
                 if let Some(interrupt) = hangs_up {
                     let (context, interface) = (serving.context().clone(), interface.clone());
-                    links.push(Link { interrupt, context, interface });
+                    links.push(link_watch::Link { interrupt, context, interface, _serving: None });
                 }
                 contexts.push(serving);
             }
@@ -287,7 +300,7 @@ impl Builder {
         }
         if let Some(first) = contexts.first() {
             // Timers of inet run on the first queue's interrupt thread.
-            let _ = wake.set(Arc::downgrade(first.context()));
+            let _ = wake.first.set(Arc::downgrade(first.context()));
         }
         let kernel = match shared.is_empty() {
             true => None,
@@ -307,7 +320,10 @@ impl Builder {
             inet,
             contexts,
             kernel,
-            link_watch,
+            link_watch: Mutex::new(link_watch),
+            peers: OnceLock::new(),
+            watchdog,
+            wake,
             skipped_rules,
             delivery_hook,
             tcp,
@@ -328,12 +344,23 @@ fn route_by(inet: &Inet, gateway: IpAddr) -> io::Result<()> {
     result.reduce(|found, next| found.or(next)).unwrap_or(Ok(()))
 }
 
-type WakeCell = Arc<OnceLock<std::sync::Weak<Context>>>;
+/// The contexts whose interrupt thread runs the timers of inet.
+#[derive(Clone, Default)]
+struct WakeCell {
+    /// That of the first interface.
+    first: Arc<OnceLock<Weak<Context>>>,
+    /// That of a link, where there is no interface.
+    link: Arc<Mutex<Weak<Context>>>,
+}
 
 fn waker(cell: &WakeCell) -> WakeBy {
     let cell = cell.clone();
     Box::new(move |deadline| {
-        if let Some(context) = cell.get().and_then(std::sync::Weak::upgrade) {
+        let context = match cell.first.get() {
+            Some(first) => first.upgrade(),
+            None => lock(&cell.link).upgrade(),
+        };
+        if let Some(context) = context {
             context.tick_by(deadline);
         }
     })
@@ -375,6 +402,67 @@ impl Host {
     /// A builder for a host.
     pub fn builder() -> Builder {
         Builder::default()
+    }
+
+    /// Adds a cable to another process of this machine. On it both processes have all addresses of the machine,
+    /// 127.0.0.1 and `::1` among them: a listener accepts connections that come over it, whatever address it has, and
+    /// [`TcpStream::set_link`](crate::TcpStream::set_link) makes a connection take it. When the other process ends, its
+    /// connections are reset.
+    ///
+    /// ```
+    /// use busypoll_stack::{Host, TcpListener, TcpStream, nic::cable};
+    /// let name = format!("example-link-{}", std::process::id());
+    /// let rendezvous = cable::listen(&name)?;
+    /// // In another process:
+    /// let other = std::thread::spawn(move || -> std::io::Result<TcpStream> {
+    ///     let host = Host::builder().build()?;
+    ///     let link = host.add_link(cable::connect(&name)?)?;
+    ///     let stream = TcpStream::new(&host);
+    ///     stream.set_link(link);
+    ///     stream.connect_to("127.0.0.1:7000".parse().unwrap())?;
+    ///     Ok(stream)
+    /// });
+    /// let host = Host::builder().build()?;
+    /// let listener = TcpListener::bind(&host, "127.0.0.1:7000")?;
+    /// host.add_link(rendezvous.accept(cable::Config::default())?)?;
+    /// let (accepted, _) = listener.accept()?;
+    /// assert_eq!(accepted.peer_addr()?, other.join().unwrap()?.local_addr()?);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No descriptor, thread or NAPI context left.
+    pub fn add_link(&self, mut cable: ProcessCable) -> io::Result<Link> {
+        let (info, peer) = (cable.info().clone(), cable.peer_mac());
+        let nic::Queue { rx, tx, interrupt } = cable.open(0)?;
+        let inner = &*self.inner;
+        let interface = inner.inet.add_link(info.clone(), vec![tx], peer);
+        let source = Source::Queue(0);
+        let input = Input { inet: inner.inet.clone(), interface: interface.clone(), source };
+        let serving = CONTEXTS.start(napi::Parts {
+            device: info.name,
+            queue: 0,
+            rx,
+            interrupt: interrupt.clone(),
+            upper: Arc::new(input),
+            watchdog: inner.watchdog,
+            counters: PlacedCounters::default(),
+        })?;
+        let context = serving.context().clone();
+        interface.set_napi(0, context.id());
+        let mut timers = lock(&inner.wake.link);
+        if timers.strong_count() == 0 {
+            *timers = Arc::downgrade(&context);
+        }
+        drop(timers);
+        let number = interface.link();
+        let watched = link_watch::Link { interrupt, context, interface, _serving: Some(serving) };
+        let mut watch = lock(&inner.link_watch);
+        match &*watch {
+            Some(watch) => watch.add(watched),
+            None => *watch = Some(LinkWatch::start(inner.inet.clone(), vec![watched])?),
+        }
+        Ok(Link(number))
     }
 
     /// `busy_read`, microseconds.

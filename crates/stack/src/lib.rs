@@ -65,7 +65,7 @@ pub mod word_hash;
 
 #[doc(hidden)]
 pub use host::reuse::{set_priority, set_priority_by};
-pub use host::{Builder, Host};
+pub use host::{Builder, HandOver, Host, Link, is_published};
 #[doc(hidden)]
 pub use host::{KernelBinding, firewall};
 #[doc(hidden)]

@@ -183,6 +183,12 @@ pub(crate) fn poll(fd: RawFd, timeout: Option<Duration>) -> libc::c_int {
     poll_all(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], timeout)
 }
 
+/// Whether the other end of a connection has closed it.
+pub(crate) fn has_hung_up(fd: RawFd) -> bool {
+    let events = libc::POLLRDHUP;
+    poll_all(&mut [libc::pollfd { fd, events, revents: 0 }], Some(Duration::ZERO)) > 0
+}
+
 /// poll(2): how many of `fds` are ready, 0 when `timeout` (`None`: never) is over, -1 after a signal.
 pub(crate) fn poll_all(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
     let mut limit = timeout.map(timespec);

@@ -94,6 +94,23 @@ pub(crate) fn listen(name: &str, kind: libc::c_int) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// A socket of this type that is connected to the one that listens at a name. Each of its calls waits for `patience` at
+/// the most.
+///
+/// # Errors
+/// Those of connect(2): nothing listens there, or its backlog is full for so long.
+pub(crate) fn connect(name: &str, kind: libc::c_int, patience: Duration) -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call.
+    let socket = sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0) })?;
+    let (address, len) = address(name)?;
+    set_timeouts(&socket, patience)?;
+    // SAFETY: a valid address of that length.
+    match unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Limits how long one call on a socket waits.
 pub(crate) fn set_timeouts(socket: &OwnedFd, limit: Duration) -> io::Result<()> {
     let limit = libc::timeval {

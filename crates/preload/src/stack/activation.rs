@@ -274,7 +274,13 @@ impl File {
         let policy = &config.launch.policy;
         let settings = policy.for_socket(&config.program, self.protocol, local, remote);
         settings.plane == Plane::Stack
-            && local.is_none_or(|local| route::receives_from_interface(local.ip()))
+            && local.is_none_or(|local| {
+                route::receives_from_interface(local.ip())
+                    // Processes of this machine connect over links.
+                    || config.launch.same_host
+                        && self.protocol == Protocol::Tcp
+                        && local.ip().to_canonical().is_loopback()
+            })
     }
 }
 

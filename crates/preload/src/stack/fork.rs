@@ -6,7 +6,7 @@ use super::{
     foreign,
     handover_channel::Channels,
     handover_parent::Forking,
-    host, route, thread_end, wait,
+    host, links, route, thread_end, wait,
 };
 use crate::{
     config::Config,
@@ -84,6 +84,7 @@ pub fn prepare(config: &Config) {
         copy::on_thread_exit();
     });
     let _ = host::AT_END.set(exit::close_all);
+    let _ = host::HAND_OVER.set(links::hand_over);
     foreign::prepare(config);
     if let Some(guard) = &config.launch.guard {
         // Without the mark the guard knows the process by its environment alone.

@@ -257,6 +257,16 @@ pub fn keep_companion(file: &File, fd: c_int) {
     }
 }
 
+/// A connection that the program has closed and children still have, and its companion.
+pub fn kept(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
+    let parent = lock(&PARENT);
+    let mut all = parent.groups.iter().flat_map(|group| group.files.iter().flatten());
+    all.find_map(|file| {
+        let companion = file.kept_companion().filter(|_| is_it(file))?;
+        Some((file.clone(), companion.try_clone().ok()?))
+    })
+}
+
 /// Whether children share `file`: then it stays open when it is closed here.
 pub fn is_shared(file: &Ref) -> bool {
     let parent = lock(&PARENT);

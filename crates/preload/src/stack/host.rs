@@ -9,7 +9,7 @@ use crate::{
 };
 use busypoll_policy::{Plane, Settings};
 use busypoll_stack::{
-    Host,
+    HandOver, Host,
     lease::{self, Answer, End},
     ledger::Ledger,
     nic::xdp,
@@ -43,6 +43,8 @@ pub struct Made {
 static HOST: Mutex<Slot> = Mutex::new(Slot { made: None, refused: false });
 
 /// Closes the connections of a process that ends.
+pub static HAND_OVER: OnceLock<HandOver> = OnceLock::new();
+
 pub static AT_END: OnceLock<fn()> = OnceLock::new();
 
 static REFUSED: Once = Once::new();
@@ -174,6 +176,9 @@ fn make() -> io::Result<Made> {
     let name = lease.grant.owner_name()?.map(as_internal);
     let (polls_for, ledger) = (settings(config).micros_on(Plane::Stack), lease.ledger.clone());
     let host = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for).build()?;
+    // Without it connections within this machine are the kernel's.
+    let hand_over = HAND_OVER.get().filter(|_| config.launch.same_host);
+    let _ = hand_over.map(|hand_over| host.reach_processes(*hand_over));
     lease::on_end(connection, move |end| {
         match end {
         End::Interface => GONE.report(format_args!(

@@ -63,6 +63,7 @@ mod host;
 mod internal_fds;
 mod iovec;
 mod libc_io;
+mod links;
 mod not_accelerated;
 mod options;
 mod receive;

@@ -6,7 +6,7 @@ use super::{
     common::{answer, code, error, local, lock},
     companion_address, companion_options,
     file::{FILES, File, Live, Ref, enter, local_of},
-    host, internal_fds, not_accelerated, rings, route, unsupported_options,
+    host, internal_fds, links, not_accelerated, rings, route, unsupported_options,
 };
 use crate::{
     config, errno,
@@ -397,9 +397,16 @@ fn connect_tcp(
     fd: c_int,
     remote: SocketAddr,
 ) -> Option<io::Result<()>> {
-    let file = unconnected(file);
+    let mut file = unconnected(file);
     if file.backlog() >= 0 {
         return None;
+    }
+    let is_new = !matches!(file.live(), Some(Live::Stream(_)));
+    if is_new && (file.domain == libc::AF_INET6) == remote.is_ipv6() {
+        match links::connect(inside, file, fd, remote) {
+            Ok(result) => return Some(result),
+            Err(same) => file = same,
+        }
     }
     let stream: &TcpStream = match file.live() {
         Some(Live::Stream(live)) => live,

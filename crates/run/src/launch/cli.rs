@@ -40,6 +40,10 @@ pub struct RunArgs {
     /// Let packets of the stack plane bypass firewall and NAT rules
     #[arg(long)]
     bypass_firewall: bool,
+    /// Let TCP connections between programs of this machine that all run with this option go over shared memory, past
+    /// loopback
+    #[arg(long)]
+    same_host: bool,
     /// The program's argv[0]
     #[arg(long, hide = true, value_name = "NAME", allow_hyphen_values = true)]
     argv0: Option<OsString>,
@@ -69,13 +73,18 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
         profile: args.profile,
         strict: args.strict,
         bypass_firewall: args.bypass_firewall,
+        same_host: args.same_host,
         ..Launch::default()
     };
     let defaults = &mut launch.policy.defaults;
     defaults.plane = args.plane.unwrap_or(defaults.plane);
     defaults.busy_poll = args.busy_poll.unwrap_or(defaults.busy_poll);
     if !uses_stack_plane(&launch.policy) {
-        let without = [("--dev", args.dev.is_some()), ("--bypass-firewall", args.bypass_firewall)];
+        let without = [
+            ("--dev", args.dev.is_some()),
+            ("--bypass-firewall", args.bypass_firewall),
+            ("--same-host", args.same_host),
+        ];
         if let Some((option, _)) = without.into_iter().find(|(_, given)| *given) {
             return Err(LaunchError::NoStack(option));
         }

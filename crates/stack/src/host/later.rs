@@ -83,6 +83,10 @@ impl CompanionService {
 
     /// Whether the packets of an accepted connection of the kernel's come over a shared interface.
     pub(crate) fn comes_over_queues(&self, kernel: &KernelStream) -> bool {
+        // For a peer on this machine the kernel names the interface that has the address, and uses loopback.
+        if kernel.peer_addr().is_ok_and(|peer| self.has_address(peer.ip().to_canonical())) {
+            return false;
+        }
         let came_over = interface_of(kernel).ok();
         let is_it = |index: Option<u32>| index.is_some() && index == came_over;
         let mut shared = self.state().shared.iter();

@@ -1,9 +1,10 @@
 //! Links whose other end is a process: a thread waits for that process to end, and then ends its connections.
 
 use crate::{
-    inet::{Context, Inet, Interface, Pass, Poller},
+    inet::{Context, Inet, Interface, Pass, Poller, Serving},
     napi::{BusyPoll, NAPI_POLL_WEIGHT, PolledBy},
     nic::Interrupt,
+    sync::lock,
     sys,
     thread::{Thread, serve},
     time,
@@ -12,7 +13,7 @@ use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::yield_now,
@@ -29,54 +30,69 @@ pub(super) struct Link {
     pub(super) interrupt: Arc<dyn Interrupt>,
     pub(super) context: Arc<Context>,
     pub(super) interface: Arc<Interface>,
+    /// What serves its queue, for as long as the link exists; `None`: the host does.
+    pub(super) _serving: Option<Serving>,
 }
 
-/// The thread that watches links. Dropping this ends it.
+/// The thread that watches links. Dropping this ends it, and the links that it has.
 pub(super) struct LinkWatch {
-    stop: Arc<OwnedFd>,
+    watched: Arc<Watched>,
     thread: Option<Thread>,
+}
+
+struct Watched {
+    links: Mutex<Vec<Link>>,
+    /// The thread looks at `links` and `stop` again.
+    changed: OwnedFd,
+    stop: AtomicBool,
 }
 
 impl LinkWatch {
     /// # Errors
     /// No descriptor or thread left.
     pub(super) fn start(inet: Arc<Inet>, links: Vec<Link>) -> io::Result<LinkWatch> {
-        let stop = Arc::new(sys::eventfd()?);
-        let links: Vec<_> = links.into_iter().map(|link| (link, AtomicBool::new(false))).collect();
-        let stopped = stop.clone();
-        let thread = serve("busypoll/links", move || watch(&inet, &links, &stopped))?;
-        Ok(LinkWatch { stop, thread: Some(thread) })
+        let (links, stop) = (Mutex::new(links), AtomicBool::new(false));
+        let watched = Arc::new(Watched { links, changed: sys::eventfd()?, stop });
+        let shared = watched.clone();
+        let thread = serve("busypoll/links", move || shared.watch(&inet))?;
+        Ok(LinkWatch { watched, thread: Some(thread) })
+    }
+
+    /// Watches one more.
+    pub(super) fn add(&self, link: Link) {
+        lock(&self.watched.links).push(link);
+        sys::signal(self.watched.changed.as_raw_fd());
     }
 }
 
 impl Drop for LinkWatch {
     fn drop(&mut self) {
-        sys::signal(self.stop.as_raw_fd());
+        self.watched.stop.store(true, Ordering::Relaxed);
+        sys::signal(self.watched.changed.as_raw_fd());
         if let Some(thread) = self.thread.take() {
             thread.join();
         }
     }
 }
 
-/// Each link, and whether it has ended.
-fn watch(inet: &Inet, links: &[(Link, AtomicBool)], stop: &OwnedFd) {
-    let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
-    loop {
-        let mut fds = vec![entry(stop.as_raw_fd(), libc::POLLIN)];
-        fds.extend(links.iter().map(|(link, ended)| {
-            let fd = link.interrupt.hang_up().filter(|_| !ended.load(Ordering::Relaxed));
-            // No events: only a hang-up, no doorbell, wakes this thread.
-            entry(fd.map_or(-1, |fd| fd.as_raw_fd()), 0)
-        }));
-        if sys::poll_all(&mut fds, None) < 0 {
-            continue;
-        }
-        if fds[0].revents != 0 {
-            return;
-        }
-        for ((link, ended), fd) in links.iter().zip(&fds[1..]) {
-            if fd.revents != 0 {
-                ended.store(true, Ordering::Relaxed);
+impl Watched {
+    fn watch(&self, inet: &Inet) {
+        let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        while !self.stop.load(Ordering::Relaxed) {
+            let mut fds = vec![entry(self.changed.as_raw_fd(), libc::POLLIN)];
+            fds.extend(lock(&self.links).iter().map(|link| {
+                // No events: only a hang-up, no doorbell, wakes this thread.
+                entry(link.interrupt.hang_up().map_or(-1, |fd| fd.as_raw_fd()), 0)
+            }));
+            if sys::poll_all(&mut fds, None) < 0 {
+                continue;
+            }
+            if fds[0].revents != 0 {
+                sys::drain(self.changed.as_raw_fd());
+            }
+            // Only this thread removes links, and new ones come last.
+            for at in (1..fds.len()).rev().filter(|at| fds[*at].revents != 0) {
+                let link = lock(&self.links).remove(at - 1);
                 link.end(inet);
             }
         }

@@ -86,6 +86,11 @@ pub enum Addressing {
     Own(Vec<Cidr>),
     /// The kernel, which shares the interface and keeps its routes and neighbours.
     Kernel(Arc<dyn KernelTables>),
+    /// A process of this machine is at the other end, with this link-layer address: both have all addresses of the
+    /// machine, loopback included. Only connections that name the link take it ([`PathOptions::link`]).
+    ///
+    /// [`PathOptions::link`]: super::PathOptions::link
+    SameHost(MacAddr),
 }
 
 /// An interface: a NIC, its addresses and its neighbours.
@@ -94,6 +99,8 @@ pub struct Interface {
     mac: Arc<AtomicU64>,
     scope: u32,
     kernel: Option<Arc<dyn KernelTables>>,
+    /// The only other end, if that is a process of this machine.
+    same_host: Option<MacAddr>,
     addresses4: Box<[Ipv4Cidr]>,
     /// Each IPv4 address with its subnet's broadcast address, or 255.255.255.255 if the subnet has none: checked
     /// for every packet.
@@ -217,9 +224,10 @@ impl Interface {
                 napi: OnceLock::new(),
             })
             .collect();
-        let (kernel, addresses) = match addressing {
-            Addressing::Own(addresses) => (None, addresses),
-            Addressing::Kernel(tables) => (Some(tables), Vec::new()),
+        let (kernel, same_host, addresses) = match addressing {
+            Addressing::Own(addresses) => (None, None, addresses),
+            Addressing::Kernel(tables) => (Some(tables), None, Vec::new()),
+            Addressing::SameHost(peer) => (None, Some(peer), Vec::new()),
         };
         let addresses4: Box<[Ipv4Cidr]> = addresses.iter().filter_map(|cidr| cidr.v4()).collect();
         let broadcast = |own: &Ipv4Cidr| own.broadcast().unwrap_or(Ipv4Addr::BROADCAST);
@@ -241,6 +249,7 @@ impl Interface {
             mac,
             scope,
             kernel,
+            same_host,
             addresses4,
             with_broadcast,
             addresses6,
@@ -305,6 +314,18 @@ impl Interface {
     #[inline]
     pub(super) fn kernel(&self) -> Option<&Arc<dyn KernelTables>> {
         self.kernel.as_ref()
+    }
+
+    /// The link-layer address of the process of this machine at the other end, if there is one.
+    #[inline]
+    pub(super) fn same_host(&self) -> Option<MacAddr> {
+        self.same_host
+    }
+
+    /// Its number in [`PathOptions::link`](super::PathOptions::link); 0 unless it leads to a process of this machine.
+    #[inline]
+    pub(crate) fn link(&self) -> u32 {
+        self.same_host.map_or(0, |_| self.scope)
     }
 
     /// The generation of the kernel's tables; 0 unless the interface is shared.

@@ -38,6 +38,12 @@ impl Arrival<'_> {
         ethernet::Frame::new_checked(self.frame).map_or(MacAddr::BROADCAST, |frame| frame.src())
     }
 
+    /// The link to a process of this machine that it came over, as [`PathOptions::link`](super::PathOptions::link).
+    #[inline]
+    pub(super) fn link(&self) -> u32 {
+        self.iface.map_or(0, Interface::link)
+    }
+
     /// The scope id of the packet's link-local addresses.
     #[inline]
     pub(super) fn scope(&self) -> u32 {
@@ -319,6 +325,10 @@ impl Inet {
         dst: Ipv4Addr,
     ) -> Option<Cast> {
         let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
+        if iface.same_host().is_some() {
+            let is_unicast = |address: Ipv4Addr| !address.is_multicast() && !address.is_broadcast();
+            return self.accept_from_process(arrival, is_unicast(src) && is_unicast(dst));
+        }
         // RFC 1122 section 3.2.1.3: "When a host sends any datagram, the IP source address MUST be one of
         // its own IP addresses (but not a broadcast or multicast address)"; 127/8 and 0/8 must not arrive over a link.
         // An interface shared with the kernel has no list of our addresses: this packet's destination is one.
@@ -360,6 +370,19 @@ impl Inet {
         }
         self.counters.add(Count::IpInAddrErrors);
         None
+    }
+
+    /// Whether a packet from a process of this machine is accepted: both have the same addresses, loopback included.
+    pub(super) fn accept_from_process(
+        &self,
+        arrival: &Arrival<'_>,
+        is_unicast: bool,
+    ) -> Option<Cast> {
+        let accepted = (is_unicast && arrival.to_us).then_some(Cast::Unicast);
+        if accepted.is_none() {
+            self.counters.add(Count::IpInAddrErrors);
+        }
+        accepted
     }
 
     /// Whether a header's options can be skipped (RFC 1122 section 3.2.1.8: unknown ones are ignored). If not,

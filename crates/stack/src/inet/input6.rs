@@ -94,7 +94,8 @@ impl Inet {
         pass: &mut Pass,
     ) {
         let Some(iface) = arrival.iface else { return };
-        if iface.kernel().is_none() && iface.addresses6().is_empty() {
+        let has_v6 = iface.kernel().is_some() || iface.same_host().is_some();
+        if !has_v6 && iface.addresses6().is_empty() {
             return self.counters.add(Count::LinkInUnknownProtos);
         }
         // Our own multicast solicitation, looped back, does not mean that another host has our address.
@@ -158,6 +159,9 @@ impl Inet {
         dst: Ipv6Addr,
     ) -> Option<Cast> {
         let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
+        if iface.same_host().is_some() {
+            return self.accept_from_process(arrival, !src.is_multicast() && !dst.is_multicast());
+        }
         // RFC 4291 sections 2.5.3 and 2.7: a loopback address must not arrive over a link, a group must not be a
         // source. IPv4-mapped addresses are dropped too (`ip6_rcv_core` in net/ipv6/ip6_input.c): a socket would
         // take them for IPv4 peers.

@@ -62,8 +62,9 @@
 use crate::{
     ledger::Ledger,
     nic::{self, TxQueue},
-    sync::{Arc, AtomicU64, Mutex, Ordering, PoisonError},
+    sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, PoisonError},
     time::Instant,
+    wire::MacAddr,
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -144,6 +145,8 @@ pub type WakeBy = Box<dyn Fn(Instant) + Send + Sync>;
 /// The Internet layer of one Host.
 pub struct Inet {
     topology: RwLock<Topology>,
+    /// How many links to processes of this machine there were.
+    links: AtomicU32,
     /// Incremented when the topology or a known path MTU changes: older paths must be looked up again.
     generation: AtomicU64,
     random: Random,
@@ -168,6 +171,8 @@ pub struct Inet {
 #[derive(Debug, Default)]
 struct Topology {
     interfaces: Vec<Arc<Interface>>,
+    /// The links to processes of this machine; they have no addresses and no routes of their own.
+    links: Vec<Arc<Interface>>,
     routes: Routes,
 }
 
@@ -220,6 +225,7 @@ impl Inet {
         let tcp = tcp::Tcp::new(config, counters.clone(), &random);
         Arc::new(Inet {
             topology: RwLock::default(),
+            links: AtomicU32::new(0),
             generation: AtomicU64::new(0),
             counters,
             demux: Demux::new(&random),
@@ -274,6 +280,19 @@ impl Inet {
         iface
     }
 
+    /// Adds a link to the process of this machine whose link-layer address is `peer`. It may be added at any time.
+    pub fn add_link(
+        &self,
+        info: nic::Info,
+        tx: Vec<Box<dyn TxQueue>>,
+        peer: MacAddr,
+    ) -> Arc<Interface> {
+        let number = self.links.fetch_add(1, Ordering::Relaxed) + 1;
+        let link = Arc::new(Interface::new(info, number, tx, Addressing::SameHost(peer)));
+        self.topology.write().unwrap_or_else(PoisonError::into_inner).links.push(link.clone());
+        link
+    }
+
     /// Adds a route over `iface`, which must have addresses of our own. Without a gateway the destination is
     /// on-link.
     ///
@@ -311,7 +330,10 @@ impl Inet {
     pub fn end_link(&self, iface: &Arc<Interface>, pass: &mut Pass<'_>) {
         // First: a connection that is begun with the old route looks at this once it is in the table.
         iface.end();
-        self.change(|topology| topology.routes.remove(iface));
+        self.change(|topology| {
+            topology.routes.remove(iface);
+            topology.links.retain(|link| !Arc::ptr_eq(link, iface));
+        });
         self.tcp_end_link(iface, pass);
         self.deliver_local(pass);
     }
@@ -405,6 +427,7 @@ impl Inet {
 
     /// The per-queue counters of all interfaces.
     fn totals(&self) -> Vec<(Count, u64)> {
-        self.topology().interfaces.iter().flat_map(|iface| iface.totals()).collect()
+        let topology = self.topology();
+        topology.interfaces.iter().chain(&topology.links).flat_map(|iface| iface.totals()).collect()
     }
 }

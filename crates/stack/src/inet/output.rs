@@ -114,6 +114,9 @@ impl Inet {
             NextHop::Broadcast => return Resolved::To(MacAddr::BROADCAST, None),
             NextHop::Unicast(address) => address,
         };
+        if let Some(peer) = iface.same_host() {
+            return Resolved::To(peer, None);
+        }
         if let Some(tables) = iface.kernel() {
             // An unknown neighbour is resolved when a packet is queued for it.
             let Some(mac) = tables.neighbour(address) else { return Resolved::Unknown(None) };

@@ -32,6 +32,9 @@ pub struct PathOptions {
     pub ttl: u8,
     /// `IP_TOS`, `IPV6_TCLASS`.
     pub tos: u8,
+    /// The number of the link to a process of this machine that leads to the remote end, whatever the routes say; 0:
+    /// the routes say.
+    pub link: u32,
 }
 
 impl Default for PathOptions {
@@ -41,6 +44,7 @@ impl Default for PathOptions {
             discover: PmtuDiscover::WANT,
             ttl: ipv4::DEFAULT_TTL,
             tos: 0,
+            link: 0,
         }
     }
 }
@@ -161,7 +165,11 @@ impl Inet {
         let flow = if remote.is_ipv6() { label() } else { 0 };
         // The generation is read before the lookup, so that a change in between outdates the path.
         let generation = self.generation();
-        let link = match self.look_up_route(local.ip(), remote.ip(), scope_of(local, remote))? {
+        let found = match options.link {
+            0 => self.look_up_route(local.ip(), remote.ip(), scope_of(local, remote)),
+            number => self.link_to_process(number, remote.ip()),
+        };
+        let link = match found? {
             RouteResult::Link(link) => link,
             RouteResult::Local => {
                 if remote.ip().is_unspecified() {

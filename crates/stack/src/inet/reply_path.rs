@@ -21,7 +21,7 @@ pub(super) struct ReplyPath<'a> {
 
 impl Inet {
     /// The reply path from `local` to `remote`, the sender of the packet. `None` for a packet from this host or on an
-    /// interface that is not shared: there a route lookup is cheap.
+    /// interface with addresses of our own: there a route lookup is cheap.
     pub(super) fn reply_path<'a>(
         &self,
         arrival: &Arrival<'a>,
@@ -29,7 +29,7 @@ impl Inet {
         (local, remote): (SocketAddr, SocketAddr),
         options: PathOptions,
     ) -> Option<ReplyPath<'a>> {
-        let iface = arrival.iface.filter(|iface| iface.kernel().is_some())?;
+        let iface = arrival.iface.filter(|on| on.kernel().is_some() || on.link() != 0)?;
         if !arrival.src_mac().is_unicast() || remote.port() == 0 {
             return None;
         }

@@ -143,6 +143,31 @@ impl Inet {
         Ok(RouteResult::Link(self.link_route(&route.iface, next_hop, source, None, destination)))
     }
 
+    /// The route to a process of this machine over the link of that number.
+    pub(super) fn link_to_process(
+        &self,
+        number: u32,
+        destination: IpAddr,
+    ) -> Result<RouteResult, SendError> {
+        let topology = self.topology();
+        let mut links = topology.links.iter();
+        let link = links.find(|link| link.link() == number).ok_or(SendError::NoRoute)?;
+        // As the kernel's local table has it.
+        let source = match destination {
+            IpAddr::V4(address) if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+            _ => destination,
+        };
+        let next_hop = NextHop::Unicast(destination);
+        Ok(RouteResult::Link(LinkRoute {
+            mtu: link.info().mtu,
+            mtu_locked: false,
+            kernel_generation: 0,
+            iface: link.clone(),
+            next_hop,
+            source,
+        }))
+    }
+
     /// The route to a destination that is on no network: broadcast, multicast, link-local. The interface is `scope`,
     /// else the one with the source address, else that of a matching route, else the first.
     fn look_up_link_route(

@@ -36,6 +36,11 @@ impl Flow {
         Flow { core, inet }
     }
 
+    /// The number of the link to a process of this machine that it goes over; 0: none.
+    pub(crate) fn link(&self) -> u32 {
+        self.core.lock().path_options.link
+    }
+
     /// Whether the kernel has made it.
     pub(crate) fn is_imported(&self) -> bool {
         self.core.lock().imported

@@ -119,7 +119,7 @@ impl Inet {
         match time_wait.segment(self, segment, pass.now) {
             TimeWaitOutcome::Nothing => Found::Taken,
             TimeWaitOutcome::Answer(answer) => {
-                time_wait.answer(self, answer, arrival.queue, pass.now);
+                time_wait.answer(self, answer, arrival, pass.now);
                 Found::Taken
             }
             TimeWaitOutcome::NewSyn(iss) => Found::NewSyn(time_wait.clone(), iss),
@@ -138,7 +138,8 @@ impl Inet {
         pass: &mut Pass<'_>,
     ) {
         let pick = Pick { hash: self.tcp.secrets.pick(&tuple), queue: arrival.queue };
-        let Some(listener) = self.tcp.table.listener(&tuple, pick) else {
+        let listener = self.tcp.table.listener(&tuple, pick);
+        let Some(listener) = listener.filter(|it| arrival.link() == 0 || it.takes_links()) else {
             // TIME_WAIT ends only if the new connection can begin.
             return self.tcp_refuse(&tuple, segment, arrival, pass);
         };
@@ -170,7 +171,9 @@ impl Inet {
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
     ) {
-        if segment.flags.has(Flags::RST) || self.tcp_is_taking_over(pass.now) {
+        // The kernel has no connections over a link.
+        let may_be_kernels = || arrival.link() == 0 && self.tcp_is_taking_over(pass.now);
+        if segment.flags.has(Flags::RST) || may_be_kernels() {
             return;
         }
         let options = PathOptions::default();

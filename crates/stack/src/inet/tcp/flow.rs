@@ -556,7 +556,7 @@ impl State {
         inet: &Inet,
         now: Instant,
     ) {
-        self.path_options = options;
+        self.path_options = PathOptions { link: self.path_options.link, ..options };
         self.renew_path(tuple, inet, now);
     }
 

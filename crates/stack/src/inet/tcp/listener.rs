@@ -7,9 +7,9 @@ use super::{
     flow::{Core, DeferredClose},
 };
 use crate::{
-    inet::{EPHEMERAL, Inet, Pass, PathOptions},
+    inet::{EPHEMERAL, Inet, Pass, PathOptions, input::Arrival},
     ledger::{LISTEN, LedgerSlot, SocketState},
-    sync::{Mutex, lock},
+    sync::{AtomicU32, Mutex, Ordering, lock},
     time::Instant,
     wire::Protocol,
 };
@@ -17,7 +17,7 @@ use std::{
     collections::VecDeque,
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -65,6 +65,8 @@ pub(super) struct Listener {
     claim: Claim,
     pub(super) by_queue: bool,
     endpoint: Arc<dyn TcpEndpoint>,
+    /// 1: it accepts connections over links to processes of this machine.
+    takes_links: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -115,6 +117,16 @@ impl Listener {
     pub(super) fn options(&self) -> (TcpOptions, PathOptions) {
         let state = lock(&self.state);
         (state.tcp, state.path)
+    }
+
+    pub(super) fn takes_links(&self) -> bool {
+        self.takes_links.load(Ordering::Relaxed) != 0
+    }
+
+    /// The options of a connection to it that begins with this segment.
+    pub(super) fn options_for(&self, arrival: &Arrival<'_>) -> (TcpOptions, PathOptions) {
+        let (tcp, path) = self.options();
+        (tcp, PathOptions { link: arrival.link(), ..path })
     }
 
     /// The claim of a connection made through it, on its port.
@@ -263,7 +275,8 @@ impl Inet {
         };
         state.update_ledger();
         let by_queue = options.by_queue;
-        let listener = Arc::new(Listener { claim, by_queue, endpoint, state: Mutex::new(state) });
+        let (takes_links, state) = (AtomicU32::new(1), Mutex::new(state));
+        let listener = Arc::new(Listener { claim, by_queue, endpoint, takes_links, state });
         self.tcp.table.listen(&listener);
         drop(claims);
         Ok(Listening { listener, inet: self.clone() })
@@ -351,7 +364,26 @@ impl Listening {
     }
 }
 
+/// Whether a listener accepts connections over links to processes of this machine.
+pub(crate) struct TakesLinks(Weak<Listener>);
+
+impl TakesLinks {
+    pub(crate) fn set(&self, on: bool) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.takes_links.store(on.into(), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_same(&self, other: &TakesLinks) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
 impl Listening {
+    pub(crate) fn links(&self) -> TakesLinks {
+        TakesLinks(Arc::downgrade(&self.listener))
+    }
+
     /// Closes it, as dropping it does; it can still be asked for its address.
     pub fn close(&self) {
         let mut state = lock(&self.listener.state);

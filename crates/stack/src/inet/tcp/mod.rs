@@ -74,6 +74,7 @@ pub use flow::DeferredFlow;
 pub(crate) use hand_over::RepairState;
 pub(crate) use handshake::timeouts_for;
 pub(crate) use import::{Imported, KernelConnection, Remainder};
+pub(crate) use listener::TakesLinks;
 pub use listener::{ListenOptions, Listening};
 pub use marks::Mark;
 pub use options::CompactOptions;

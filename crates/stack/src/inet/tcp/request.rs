@@ -69,7 +69,7 @@ impl Inet {
             return self.tcp_cookie(listener, tuple, syn, arrival, pass);
         }
         let ends = (tuple.local(), tuple.remote());
-        let (options, path_options) = listener.options();
+        let (options, path_options) = listener.options_for(arrival);
         let Ok(path) = self.tcp_path(ends, arrival.queue, path_options, pass.now) else {
             return self.tcp_count(Count::TcpExtListenDrops);
         };
@@ -112,7 +112,7 @@ impl Inet {
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
     ) {
-        let (options, path_options) = listener.options();
+        let (options, path_options) = listener.options_for(arrival);
         let Ok(route) = self.tcp_reply_route(&tuple, arrival, path_options, pass.now) else {
             return self.tcp_count(Count::TcpExtListenDrops);
         };
@@ -151,7 +151,7 @@ impl Inet {
             return false;
         };
         self.tcp_count(Count::TcpExtSyncookiesRecv);
-        let (options, path_options) = listener.options();
+        let (options, path_options) = listener.options_for(arrival);
         let ends = (tuple.local(), tuple.remote());
         let Ok(path) = self.tcp_path(ends, arrival.queue, path_options, pass.now) else {
             return true;

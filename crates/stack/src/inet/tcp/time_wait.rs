@@ -15,7 +15,7 @@ use super::{
     wheel::{Handle, with_slack},
 };
 use crate::{
-    inet::{Count, Inet, PathOptions},
+    inet::{Count, Inet, PathOptions, input::Arrival},
     sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock},
     time::Instant,
 };
@@ -215,9 +215,16 @@ impl TimeWaitEntry {
     }
 
     /// Sends an answer, with default path options.
-    pub(super) fn answer(&self, inet: &Inet, segment: Segment<'static>, queue: u32, now: Instant) {
+    pub(super) fn answer(
+        &self,
+        inet: &Inet,
+        segment: Segment<'static>,
+        arrival: &Arrival<'_>,
+        now: Instant,
+    ) {
         let ends = (self.tuple.local(), self.tuple.remote());
-        if let Ok(path) = inet.tcp_path(ends, queue, PathOptions::default(), now) {
+        let options = PathOptions { link: arrival.link(), ..PathOptions::default() };
+        if let Ok(path) = inet.tcp_path(ends, arrival.queue, options, now) {
             inet.tcp_send_bare(&path, &self.tuple, segment, now);
         }
     }

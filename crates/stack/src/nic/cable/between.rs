@@ -13,6 +13,7 @@ use crate::{
     nic::{Checksum, Frame, Info, Interrupt, Nic, Queue, RingFull, RxQueue, TxQueue},
     sync::{Arc, AtomicU32, Ordering},
     sys,
+    wire::MacAddr,
 };
 use std::{
     io,
@@ -25,6 +26,7 @@ pub struct ProcessCable {
     info: Info,
     end: Option<Arc<End>>,
     pid: i32,
+    peer: MacAddr,
 }
 
 /// Which end this is: the end that made the memory sends in direction 0.
@@ -66,7 +68,12 @@ impl ProcessCable {
         };
         let quiet = sys::eventfd()?;
         let end = End { memory, socket, quiet, side, hung_up: AtomicU32::new(0) };
-        Ok(ProcessCable { info, end: Some(Arc::new(end)), pid })
+        Ok(ProcessCable { info, end: Some(Arc::new(end)), pid, peer: mac(ours ^ 1) })
+    }
+
+    /// The link-layer address of the other end.
+    pub(crate) fn peer_mac(&self) -> MacAddr {
+        self.peer
     }
 
     /// The process at the other end, as the kernel reports it; 0 if it is not visible from here.

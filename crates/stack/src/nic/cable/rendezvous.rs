@@ -50,6 +50,12 @@ pub fn listen(name: &str) -> io::Result<Rendezvous> {
     Ok(Rendezvous { socket: unix::listen(&full_name(name), libc::SOCK_STREAM)? })
 }
 
+/// As [`listen`]; [`Rendezvous::accept`] fails with `WouldBlock` if no process waits.
+pub(crate) fn listen_nonblocking(name: &str) -> io::Result<Rendezvous> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
+    Ok(Rendezvous { socket: unix::listen(&full_name(name), kind)? })
+}
+
 /// A name at which other processes connect.
 #[derive(Debug)]
 pub struct Rendezvous {
@@ -90,7 +96,7 @@ impl Rendezvous {
                 socket => socket?,
             };
             let (pid, user) = unix::peer(socket.as_fd())?;
-            if !unix::trusts(user) {
+            if !unix::trusts(user) || sys::has_hung_up(socket.as_raw_fd()) {
                 continue;
             }
             let (memory, file) = Memory::create(shape)?;
@@ -115,21 +121,24 @@ impl Rendezvous {
 /// No process listens there (`ConnectionRefused`), or one of another user (`PermissionDenied`); it does not accept
 /// (`TimedOut`); no memory or descriptor left.
 pub fn connect(name: &str) -> io::Result<ProcessCable> {
-    // SAFETY: a plain system call.
-    let socket = sys::owned(unsafe {
-        libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
-    })?;
-    let (address, len) = unix::address(&full_name(name))?;
-    unix::set_timeouts(&socket, PATIENCE)?;
-    // SAFETY: a valid address of that length.
-    if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
-        return Err(or_timed_out(io::Error::last_os_error()));
-    }
+    let (socket, pid) = dial(name, PATIENCE)?;
+    join(socket, pid)
+}
+
+/// A connection to the process that listens at `name`, and that process. Closed again, it has no effect there.
+pub(crate) fn dial(name: &str, patience: Duration) -> io::Result<(OwnedFd, i32)> {
+    let socket =
+        unix::connect(&full_name(name), libc::SOCK_STREAM, patience).map_err(or_timed_out)?;
     let (pid, user) = unix::peer(socket.as_fd())?;
     if !unix::trusts(user) {
         let what = format!("user {user} listens there, which is neither root nor this user");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
+    Ok((socket, pid))
+}
+
+/// The cable that the process at the other end of `socket` offers.
+pub(crate) fn join(socket: OwnedFd, pid: i32) -> io::Result<ProcessCable> {
     let (offer, file) = receive_with_descriptor(&socket)?;
     let mut words =
         offer.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap_or_default()));

@@ -129,7 +129,10 @@ impl TcpStream {
         binding: KernelBinding,
     ) -> io::Result<TcpStream> {
         let own = kernel.as_fd().try_clone_to_owned()?;
-        adopted(host, binding, |service| Ok(service.reserve_to_connect(binding, own)))
+        let unavailable = || errno(libc::EADDRNOTAVAIL);
+        adopted(host, binding, |service| {
+            service.reserve_to_connect(binding, own).map(Some).ok_or_else(unavailable)
+        })
     }
 }
 
@@ -153,18 +156,26 @@ impl TcpListener {
     ) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
         let binding = KernelBinding::of(&own, own.local_addr()?);
-        let stream =
-            adopted(host, binding, |service| service.adopt_port(binding.local, binding.only_v6))?;
-        stream.listen_with_companion(backlog, |endpoint| {
-            let state = Arc::new(CompanionState {
-                may_be_readable: AtomicBool::new(true),
-                endpoint: endpoint.clone(),
-                kernel: own.as_raw_fd(),
-                checking: Mutex::new(()),
-            });
-            let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-            Ok(ListenerCompanion { kernel: service.add_listener(own, state.clone())?, state })
-        })
+        let stream = adopted(host, binding, |service| {
+            let port = service.adopt_port(binding.local, binding.only_v6)?;
+            // To a loopback address packets come over links only.
+            match port.is_some() || binding.local.ip().to_canonical().is_loopback() {
+                true => Ok(port),
+                false => Err(errno(libc::EADDRNOTAVAIL)),
+            }
+        })?;
+        stream
+            .listen_with_companion(backlog, |endpoint| {
+                let state = Arc::new(CompanionState {
+                    may_be_readable: AtomicBool::new(true),
+                    endpoint: endpoint.clone(),
+                    kernel: own.as_raw_fd(),
+                    checking: Mutex::new(()),
+                });
+                let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+                Ok(ListenerCompanion { kernel: service.add_listener(own, state.clone())?, state })
+            })
+            .inspect(|listener| listener.0.listening.links().set(false))
     }
 
     /// As [`accept`](TcpListener::accept), also of the [companion's](TcpListener::with_companion) connections.
@@ -187,8 +198,20 @@ impl TcpListener {
 
 impl Inner {
     /// Steers the port, unless other processes wait for it, which is checked again once a second: they may have ended.
+    /// A port that this process alone has is published to the other processes of this machine.
     fn take_port(&self) {
-        let Some(reservation) = &self.reservation else { return };
+        if let Some(reservation) = &self.reservation {
+            self.steer(reservation);
+        }
+        if !self.published.swap(true, Ordering::Relaxed)
+            && self.reservation.as_ref().is_none_or(|reservation| reservation.is_steered())
+            && let Some(peers) = self.host.peers()
+        {
+            peers.publish(self.listening.local(), self.listening.links());
+        }
+    }
+
+    fn steer(&self, reservation: &PortReservation) {
         if !reservation.is_to_be_steered() {
             return;
         }
@@ -218,8 +241,8 @@ fn adopted(
     }
     let options = lock(&stream.0.values).clone();
     let Some(service) = host.kernel() else { return Err(errno(libc::EADDRNOTAVAIL)) };
-    let reservation = reservation(service)?.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+    let reservation = reservation(service)?.map(Arc::new);
     let inet = host.inet().tcp_bind_kernel_port(binding.local, &options.listen(0))?;
-    stream.0.set_bound(Bound { inet, reservation: Some(Arc::new(reservation)) });
+    stream.0.set_bound(Bound { inet, reservation });
     Ok(stream)
 }

@@ -47,8 +47,8 @@ impl TcpStream {
     /// socket fail with `error`. `repair` switches repair mode, which needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// EINVAL unless it is connected; the kernel's errors. After an error the connection continues here, or, if repair mode
-    /// cannot be left, is reset.
+    /// EINVAL unless it is connected; the kernel's errors; ETIMEDOUT if the process at the other end of a link does not hand
+    /// its end over. After an error the connection continues here, or, if repair mode cannot be left, is reset.
     #[doc(hidden)]
     pub fn hand_over(
         &self,
@@ -59,6 +59,7 @@ impl TcpStream {
     ) -> io::Result<()> {
         let (flow, host) = (self.0.connection().ok_or_else(|| errno(libc::EINVAL))?, &self.0.host);
         let service = host.kernel().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+        let link = flow.link();
         if flow.is_imported() {
             // Until then the socket that made the connection has its ends.
             service.wait_for_later();
@@ -72,7 +73,7 @@ impl TcpStream {
                 let set = set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1);
                 set.map_err(Failed::Stays)?;
             }
-            hand_over(&mut HandOver { kernel, host, service, state, repair: &repair })?;
+            hand_over(&mut HandOver { kernel, host, service, state, link, repair: &repair })?;
             if reuse_address {
                 // The end of repair mode has cleared it.
                 let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -96,6 +97,8 @@ struct HandOver<'a, R> {
     host: &'a Host,
     service: &'a CompanionService,
     state: &'a RepairState,
+    /// The link to the process at the other end; 0: none.
+    link: u32,
     /// Switches repair mode.
     repair: &'a R,
 }
@@ -112,9 +115,15 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
     }
 
     fn steer(&mut self) -> io::Result<()> {
+        let ends = (self.state.local, self.state.remote);
+        if self.link != 0 {
+            // Neither end may send before the kernel has both.
+            let peers = self.host.peers().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+            return peers.hand_over_both(self.link, ends);
+        }
         // A packet that is left in our rings must not be answered with a reset.
         self.host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
-        self.service.hand_over(self.state.local, self.state.remote)
+        self.service.hand_over(ends.0, ends.1)
     }
 
     fn thaw(&mut self) -> io::Result<()> {

@@ -72,6 +72,8 @@ pub(super) struct Inner {
     pub(super) reservation: Option<Arc<PortReservation>>,
     pub(super) values: Mutex<Values>,
     closed: AtomicBool,
+    /// It was tried to publish it to the other processes of this machine.
+    pub(super) published: AtomicBool,
     /// Accepting was shut down.
     stopped: AtomicBool,
     /// The kernel socket that listens at the same address.
@@ -122,6 +124,7 @@ impl TcpListener {
             reservation,
             values: Mutex::new(values),
             closed: AtomicBool::new(false),
+            published: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             kernel,
         })))
@@ -206,6 +209,7 @@ impl TcpListener {
         if inner.stopped.swap(true, Ordering::AcqRel) {
             return;
         }
+        inner.withdraw();
         let mut pass = pass();
         // `tcp_poll` reports this of a listener that was shut down.
         inner.endpoint.changed(Ready::WRITABLE | Ready::HANGUP, None, &mut pass);
@@ -293,9 +297,21 @@ impl Iterator for Incoming<'_> {
     }
 }
 
+impl Inner {
+    /// Other processes of this machine connect by the kernel from now on.
+    fn withdraw(&self) {
+        if self.published.load(Ordering::Relaxed)
+            && let Some(peers) = self.host.peers()
+        {
+            peers.withdraw(self.listening.local(), &self.listening.links());
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
+        self.withdraw();
         self.endpoint.close();
         self.listening.close();
         // Some connections have not ended yet. From now on only their packets are steered to us, not the whole port;

@@ -9,7 +9,7 @@ use super::{
     transfer::send_deferred_ack,
 };
 use crate::{
-    Host,
+    Host, Link,
     host::PortReservation,
     inet::{
         self, Context, Pass,
@@ -201,7 +201,7 @@ impl TcpStream {
         limit.set(Some(timeout))?;
         let stream = TcpStream::new(host);
         stream.0.start_connect(*address)?;
-        stream.0.wait_connected(&limit).map_err(|error| match error.kind() {
+        stream.0.wait_connected(false, &limit).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 io::Error::new(io::ErrorKind::TimedOut, "connection timed out")
             }
@@ -221,6 +221,24 @@ impl TcpStream {
         }
         *bound = Some(Box::new(self.0.bind(local)?));
         Ok(())
+    }
+
+    /// The connection to be made takes `link`, whatever the routes say.
+    pub fn set_link(&self, link: Link) {
+        lock(&self.0.values).path.link = link.0;
+    }
+
+    /// Connects to `remote` over `link`, within `limit`, also if the socket is non-blocking.
+    ///
+    /// # Errors
+    /// As [`connect`](TcpStream::connect); `WouldBlock` if the other process does not answer within `limit`.
+    #[doc(hidden)]
+    pub fn connect_over(&self, link: Link, remote: SocketAddr, limit: Duration) -> io::Result<()> {
+        self.set_link(link);
+        let (inner, waits) = (&*self.0, Timeout::default());
+        inner.start_connect(remote)?;
+        waits.set(Some(limit))?;
+        inner.wait_connected(false, &waits)
     }
 
     /// Connects a socket made by [`new`](TcpStream::new). A non-blocking socket returns EINPROGRESS: it becomes
@@ -243,11 +261,13 @@ impl TcpStream {
         if !begun && waiting.is_nonblocking() {
             return Err(errno(libc::EINPROGRESS));
         }
-        inner.wait_connected(&waiting.writing).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock if begun => errno(libc::EALREADY),
-            io::ErrorKind::WouldBlock => errno(libc::EINPROGRESS),
-            _ => error,
-        })
+        inner.wait_connected(waiting.is_nonblocking(), &waiting.writing).map_err(
+            |error| match error.kind() {
+                io::ErrorKind::WouldBlock if begun => errno(libc::EALREADY),
+                io::ErrorKind::WouldBlock => errno(libc::EINPROGRESS),
+                _ => error,
+            },
+        )
     }
 
     /// Turns a socket that is not connected into a listener. `backlog`: how many connections may wait to be
@@ -555,11 +575,11 @@ impl Inner {
     }
 
     /// Waits until the connection is established or has failed.
-    fn wait_connected(&self, limit: &Timeout) -> io::Result<()> {
+    fn wait_connected(&self, nonblocking: bool, limit: &Timeout) -> io::Result<()> {
         let endpoint = &*self.endpoint;
         let attempt = self.outcome.load(Ordering::Acquire) & !OUTCOME;
         let flow = self.connection().ok_or_else(|| errno(libc::ECONNABORTED))?;
-        endpoint.waiting.wait(&WriteChannel(endpoint), limit, || {
+        let mut outcome = || {
             let snapshot = endpoint.snapshot();
             let ready = flow.ready();
             endpoint.set_ready(snapshot, ready);
@@ -573,7 +593,9 @@ impl Inner {
             };
             self.report(attempt, failed.map_or(CONNECTED, |_| FAILED));
             Some(failed.map_or(Ok(()), |code| Err(errno(code))))
-        })
+        };
+        let channel = WriteChannel(endpoint);
+        endpoint.waiting.wait_nonblocking_if(nonblocking, &channel, limit, &mut outcome)
     }
 
     /// `SO_LINGER`: waits until the peer has acknowledged everything or `limit` is over.

@@ -66,6 +66,7 @@ impl Options {
             discover: self.discover(),
             ttl: self.ttl.load(Relaxed),
             tos: self.tos.load(Relaxed),
+            link: 0,
         }
     }
 

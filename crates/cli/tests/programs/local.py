@@ -1,0 +1,113 @@
+"""Two programs of one machine: local.py serve HOW ADDRESS PORT, local.py call HOW ADDRESS PORT BYTES.
+
+The server echoes. HOW: "threads", "asyncio", "fork" (a child for each connection), "workers" (two that share the
+listener). The client sends BYTES bytes and checks what comes back. HOW: "blocking", "asyncio", "fork" (a child goes on
+with the connection), "exec" (a program it executes does so), "hold" (until a line on standard input).
+"""
+import asyncio
+import hashlib
+import os
+import socket
+import sys
+import threading
+
+
+def echo(stream):
+    while data := stream.recv(65536):
+        stream.sendall(data)
+    stream.close()
+
+
+def pattern(size):
+    return hashlib.shake_128(b"local").digest(size)
+
+
+def exchange(stream, size):
+    sent = pattern(size)
+    sender = threading.Thread(target=stream.sendall, args=(sent,))
+    sender.start()
+    came = b""
+    while len(came) < size:
+        part = stream.recv(65536)
+        assert part, "the end after %d bytes" % len(came)
+        came += part
+    sender.join()
+    assert came == sent
+
+
+def serve(how, address, port):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, port), family=family, backlog=128)
+    print("ready %d" % os.getpid(), flush=True)
+    if how == "workers":
+        os.fork()
+    while True:
+        stream, peer = listener.accept()
+        assert stream.getpeername() == peer
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if how == "fork":
+            if os.fork() == 0:
+                listener.close()
+                echo(stream)
+                os._exit(0)
+            stream.close()
+        else:
+            threading.Thread(target=echo, args=(stream,), daemon=True).start()
+
+
+async def serve_asyncio(address, port):
+    async def handle(reader, writer):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+    server = await asyncio.start_server(handle, address, port)
+    print("ready %d" % os.getpid(), flush=True)
+    await server.serve_forever()
+
+
+async def call_asyncio(address, port, size):
+    reader, writer = await asyncio.open_connection(address, port)
+    sent = pattern(size)
+    writer.write(sent)
+    assert await reader.readexactly(size) == sent
+    writer.close()
+    await writer.wait_closed()
+
+
+def call(how, address, port, size):
+    stream = socket.create_connection((address, port))
+    assert stream.getpeername()[:2] == (address, port), stream.getpeername()
+    if how == "blocking":
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for n in range(100):
+            exchange(stream, 1)
+    exchange(stream, size)
+    if how == "fork":
+        if os.fork() == 0:
+            exchange(stream, size)
+            os._exit(0)
+        assert os.wait()[1] == 0
+    elif how == "exec":
+        os.set_inheritable(stream.fileno(), True)
+        script = "import socket, sys; sys.argv[0] = ''; s = socket.socket(fileno=%d); s.sendall(b'x'); assert s.recv(9) == b'x'; print('done', flush=True)"
+        os.execvp("python3", ["python3", "-c", script % stream.fileno()])
+    elif how == "hold":
+        print("connected", flush=True)
+        sys.stdin.readline()
+        exchange(stream, size)
+    stream.shutdown(socket.SHUT_WR)
+    assert stream.recv(1) == b""
+    stream.close()
+
+
+role, how, address, port = sys.argv[1:5]
+if role == "serve" and how == "asyncio":
+    asyncio.run(serve_asyncio(address, int(port)))
+elif role == "serve":
+    serve(how, address, int(port))
+elif how == "asyncio":
+    asyncio.run(call_asyncio(address, int(port), int(sys.argv[5])))
+else:
+    call(how, address, int(port), int(sys.argv[5]))
+print("done", flush=True)

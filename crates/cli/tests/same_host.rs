@@ -1,0 +1,157 @@
+//! Connections within one machine under `run --plane stack`: over memory if both ends are processes under it, by the
+//! kernel otherwise, and by the kernel as soon as a child or another program has an end.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::process::Command;
+
+use busypoll_lab::{Lab, needs, needs_root};
+use busypoll_linux::stat;
+use echo::*;
+use rustix::process::{Pid, Signal, kill_process};
+use support::*;
+
+const PORT: &str = "7000";
+
+fn program(lab: &Lab, plane: &str, words: &[&str]) -> Command {
+    let source = source("local.py");
+    let python = ["python3", source.to_str().unwrap()];
+    if plane == "plain" {
+        let mut command = lab.server.command(python[0]);
+        command.arg(python[1]).args(words);
+        return command;
+    }
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]);
+    command.args((plane == "stack").then_some("--same-host")).arg("--").args(python).args(words);
+    command
+}
+
+fn serve(lab: &Lab, plane: &str, how: &str, address: &str) -> Running {
+    Running::start(&mut program(lab, plane, &["serve", how, address, PORT]))
+}
+
+/// Runs a client to its end, and returns how many packets loopback has carried meanwhile.
+fn call(lab: &Lab, plane: &str, how: &str, address: &str, len: usize) -> u64 {
+    let on_loopback = || lab.server.enter(|| stat::received_packets().unwrap()["lo"]).unwrap();
+    let before = on_loopback();
+    let len = len.to_string();
+    let output = program(lab, plane, &["call", how, address, PORT, &len]).output().unwrap();
+    assert!(output.status.success(), "{how} {address}: {output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("done"), "{output:?}");
+    on_loopback() - before
+}
+
+/// The first connection of a server is the kernel's, as is every one until it has accepted.
+fn publish(lab: &Lab, address: &str) {
+    call(lab, "plain", "blocking", address, 10);
+}
+
+#[test]
+fn both_ends_of_a_connection_under_it_use_memory() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let own = lab.server.ipv4().to_string();
+    for (listens, how) in
+        [("0.0.0.0", "threads"), ("127.0.0.1", "asyncio"), ("::1", "threads"), ("::", "asyncio")]
+    {
+        let _server = serve(&lab, "stack", how, listens);
+        let at = if listens.contains(':') { "::1" } else { "127.0.0.1" };
+        publish(&lab, at);
+        for how in ["blocking", "asyncio"] {
+            let carried = call(&lab, "stack", how, at, 1_000_000);
+            assert!(carried < 10, "{listens} {how}: {carried} packets on loopback");
+        }
+        if listens == "0.0.0.0" {
+            let carried = call(&lab, "stack", "blocking", &own, 1_000_000);
+            assert!(carried < 10, "{carried} packets on loopback");
+        }
+    }
+}
+
+#[test]
+fn a_plain_end_is_reached_by_the_kernel() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    {
+        let _server = serve(&lab, "stack", "threads", "127.0.0.1");
+        for _ in 0..2 {
+            assert!(call(&lab, "plain", "blocking", "127.0.0.1", 1_000_000) > 50);
+        }
+    }
+    // The address belongs to another program now.
+    for plane in ["plain", "without the option"] {
+        let _server = serve(&lab, plane, "threads", "127.0.0.1");
+        for _ in 0..2 {
+            assert!(call(&lab, "stack", "asyncio", "127.0.0.1", 1_000_000) > 50);
+        }
+    }
+}
+
+#[test]
+fn children_and_executed_programs_go_on_with_a_connection() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    {
+        let _server = serve(&lab, "stack", "threads", "0.0.0.0");
+        publish(&lab, "127.0.0.1");
+        for how in ["fork", "exec", "blocking"] {
+            call(&lab, "stack", how, "127.0.0.1", 100_000);
+        }
+    }
+    let _server = serve(&lab, "stack", "fork", "0.0.0.0");
+    publish(&lab, "127.0.0.1");
+    for how in ["blocking", "fork", "exec", "asyncio"] {
+        call(&lab, "stack", how, "127.0.0.1", 100_000);
+    }
+}
+
+/// Workers that share a listener are given connections by the kernel, which knows which of them waits.
+#[test]
+fn a_shared_listener_is_the_kernels() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let words = ["serve", "workers", "127.0.0.1", PORT];
+    let _server = Group::start(&mut program(&lab, "stack", &words));
+    // Both have accepted by then.
+    for _ in 0..20 {
+        call(&lab, "stack", "blocking", "127.0.0.1", 10);
+    }
+    assert!(call(&lab, "stack", "blocking", "127.0.0.1", 1_000_000) > 50);
+}
+
+#[test]
+fn a_process_that_is_killed_or_stopped_is_as_on_the_kernel() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut server = serve(&lab, "stack", "threads", "127.0.0.1");
+    publish(&lab, "127.0.0.1");
+    let mut held =
+        Running::spawn(&mut program(&lab, "stack", &["call", "hold", "127.0.0.1", PORT, "1000"]));
+    held.wait_for("connected");
+    let pid = Pid::from_raw(server.child.id().cast_signed()).unwrap();
+    // A new client connects by the kernel, whose backlog takes it.
+    kill_process(pid, Signal::STOP).unwrap();
+    let mut other =
+        Running::spawn(&mut program(&lab, "stack", &["call", "hold", "127.0.0.1", PORT, "0"]));
+    other.wait_for("connected");
+    kill_process(pid, Signal::CONT).unwrap();
+    other.send_line("");
+    other.wait_for("done");
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    held.send_line("");
+    assert!(!held.child.wait().unwrap().success(), "the connection outlived its process");
+}

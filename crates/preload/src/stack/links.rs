@@ -1,0 +1,103 @@
+//! Connections to other processes of this machine, over links in memory. A process under busypoll that accepts
+//! connections publishes its listeners ([`busypoll_stack::Host::reach_processes`]); a connection to an address of the
+//! machine at which none is published is the kernel's.
+
+use super::{
+    activation::deactivate,
+    common::error,
+    file::{FILES, File, Live, Ref, local_of},
+    handover_parent, host, internal_fds, route,
+};
+use crate::{
+    config,
+    inside::{Inside, Restart},
+    real,
+};
+use busypoll_stack::{TcpStream, is_published};
+use libc::c_int;
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    time::Duration,
+};
+
+/// A process that does not answer for so long is reached by the kernel.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Connects `file`, which is not bound, at `fd`, to a process of this machine.
+///
+/// # Errors
+/// The file, perhaps another one at that descriptor: the kernel connects.
+pub fn connect(
+    inside: &Inside,
+    file: Ref,
+    fd: c_int,
+    remote: SocketAddr,
+) -> Result<io::Result<()>, Ref> {
+    if !config::get().is_some_and(|config| config.launch.same_host) {
+        return Err(file);
+    }
+    let address = remote.ip().to_canonical();
+    let is_own = address.is_loopback()
+        || match host::existing() {
+            Some(host) => host.has_shared_address(address),
+            None => route::has_address(address),
+        };
+    // A program that is executed may get standard input, output and error.
+    let is_for_links = is_own
+        && !(0..=2).contains(&fd)
+        && file.is_for_stack(None, Some(remote))
+        && local_of(&file, fd).is_ok_and(|local| local.port() == 0);
+    if !is_for_links {
+        return Err(file);
+    }
+    let host = host::existing().or_else(|| is_published(remote).then(host::get).flatten());
+    let Some((host, link)) = host.and_then(|host| Some((host.clone(), host.link_to(remote)?)))
+    else {
+        return Err(file);
+    };
+    let Some(stream) = file.stream(fd, None, remote) else { return Err(file) };
+    match inside.wait(Restart::Never, || stream.connect_over(link, remote, PATIENCE)) {
+        Ok(()) if file.is_nonblocking() => Ok(Err(error(libc::EINPROGRESS))),
+        Ok(()) => Ok(Ok(())),
+        Err(failed) => {
+            if failed.kind() != ErrorKind::ConnectionRefused {
+                host.forget_link(link);
+            }
+            Err(deactivate(&file))
+        }
+    }
+}
+
+/// Hands the connection with these ends over to the kernel, at the request of the process at the other end.
+pub fn hand_over(local: SocketAddr, remote: SocketAddr) -> bool {
+    let is_it = |file: &File| match file.live() {
+        Some(Live::Stream(stream)) => !file.is_kernel_owned() && has_ends(stream, local, remote),
+        _ => false,
+    };
+    if let Some((file, companion)) = handover_parent::kept(is_it) {
+        return handover_parent::hand_over(&file, companion.as_raw_fd()).is_ok();
+    }
+    let mut all = FILES.all();
+    let found = all.find_map(|(fd, file)| file.filter(|file| is_it(file)).map(|file| (fd, file)));
+    let Some((fd, file)) = found else { return false };
+    // The program may close the descriptor meanwhile.
+    // SAFETY: a plain system call.
+    let copy = internal_fds::make_internal(unsafe { real::dup(fd) });
+    if copy < 0 {
+        return false;
+    }
+    // SAFETY: just made, and ours.
+    let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+    let is_still = |now: Ref| std::ptr::eq::<File>(&*now, &*file);
+    FILES.get(fd).is_some_and(is_still)
+        && handover_parent::hand_over(&file, copy.as_raw_fd()).is_ok()
+}
+
+fn has_ends(stream: &TcpStream, local: SocketAddr, remote: SocketAddr) -> bool {
+    let is = |end: io::Result<SocketAddr>, of: SocketAddr| {
+        end.is_ok_and(|end| (end.ip().to_canonical(), end.port()) == (of.ip(), of.port()))
+    };
+    is(stream.local_addr(), local) && is(stream.peer_addr(), remote)
+}
