@@ -62,9 +62,7 @@ pub fn connect(
         Ok(()) if file.is_nonblocking() => Ok(Err(error(libc::EINPROGRESS))),
         Ok(()) => Ok(Ok(())),
         Err(failed) => {
-            if failed.kind() != ErrorKind::ConnectionRefused {
-                host.forget_link(link);
-            }
+            host.forget_link(link, failed.kind() == ErrorKind::ConnectionRefused);
             Err(deactivate(&file))
         }
     }

@@ -27,6 +27,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How many addresses are known to be reached.
+const MOST_REACHED: usize = 64;
+
 /// Frames of a link hold a segment of a few pages.
 const MTU: usize = 16 * 1024;
 
@@ -65,6 +68,8 @@ struct Shared {
     hand_over: HandOver,
     published: Mutex<Vec<Published>>,
     links: Mutex<Vec<(i32, Link)>>,
+    /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
+    reached: Mutex<Vec<(SocketAddr, Link)>>,
     /// The connections that this process is handing over: the kernel's sockets have their ends already.
     handing_over: Mutex<Vec<(SocketAddr, SocketAddr)>>,
 }
@@ -97,6 +102,7 @@ impl Peers {
             hand_over,
             published: Mutex::default(),
             links: Mutex::default(),
+            reached: Mutex::default(),
             handing_over: Mutex::default(),
         });
         let served = shared.clone();
@@ -143,7 +149,10 @@ impl Peers {
 
     /// The link to the process that accepts connections to `remote` over links, made if there is none yet.
     fn link_to(&self, host: &Host, remote: SocketAddr) -> Option<Link> {
-        names_for(remote).find_map(|name| {
+        if let Some((_, link)) = lock(&self.shared.reached).iter().find(|(to, _)| *to == remote) {
+            return Some(*link);
+        }
+        let found = names_for(remote).find_map(|name| {
             let (socket, pid) = cable::dial(&name, PATIENCE).ok()?;
             // Not visible from here, or this process: the kernel makes the connection.
             if pid == 0 || pid.cast_unsigned() == std::process::id() {
@@ -156,12 +165,24 @@ impl Peers {
             let link = host.add_link(cable::join(socket, pid).ok()?).ok()?;
             links.push((pid, link));
             Some(link)
-        })
+        });
+        if let Some(link) = found {
+            let mut reached = lock(&self.shared.reached);
+            if reached.len() >= MOST_REACHED {
+                reached.remove(0);
+            }
+            reached.push((remote, link));
+        }
+        found
     }
 
-    /// The link does not lead to its process any more, or that process does not answer.
-    fn forget(&self, link: Link) {
-        lock(&self.shared.links).retain(|(_, known)| *known != link);
+    /// No connection could be made over the link: the process does not accept there any more; or, if `is_refused` is
+    /// false, the link does not lead to it, or it does not answer.
+    fn forget(&self, link: Link, is_refused: bool) {
+        lock(&self.shared.reached).retain(|(_, known)| *known != link);
+        if !is_refused {
+            lock(&self.shared.links).retain(|(_, known)| *known != link);
+        }
     }
 
     /// Runs `restore`, which gives the kernel the local end of a connection over `link`, and has the other process give
@@ -375,10 +396,10 @@ impl Host {
         self.peers()?.link_to(self, remote)
     }
 
-    /// The process at the other end of `link` does not accept connections.
+    /// A connection over `link` was refused, or, if `is_refused` is false, not answered.
     #[doc(hidden)]
-    pub fn forget_link(&self, link: Link) {
-        self.peers().into_iter().for_each(|peers| peers.forget(link));
+    pub fn forget_link(&self, link: Link, is_refused: bool) {
+        self.peers().into_iter().for_each(|peers| peers.forget(link, is_refused));
     }
 
     pub(crate) fn peers(&self) -> Option<&Peers> {
