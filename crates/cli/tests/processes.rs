@@ -18,6 +18,8 @@ use busypoll_linux::link::Links;
 use echo::*;
 use support::*;
 
+four_tests_at_a_time!();
+
 /// `run --plane stack` on the server of the lab.
 fn run(lab: &Lab, words: &[&str]) -> Command {
     let mut command = lab.server.command(BUSYPOLL);
