@@ -383,7 +383,11 @@ struct PublicCopy(PathBuf);
 
 impl PublicCopy {
     fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("busypoll-{test}-{}", std::process::id()));
+        // In a folder of its own: the command looks for its library beside itself.
+        let folder = std::env::temp_dir().join(format!("busypoll-{test}-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        let path = folder.join("busypoll");
         // Copied by another process: this process's forks for other tests would hold the file open for writing, and
         // busy.
         let copied = Command::new("cp").arg(BUSYPOLL).arg(&path).status();
@@ -395,7 +399,7 @@ impl PublicCopy {
 
 impl Drop for PublicCopy {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_dir_all(self.0.parent().unwrap());
     }
 }
 

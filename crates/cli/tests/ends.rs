@@ -17,6 +17,8 @@ use busypoll_lab::{Lab, needs, needs_root};
 use echo::*;
 use support::*;
 
+four_tests_at_a_time!();
+
 const WAYS: [&str; 7] = ["exit", "_exit", "term", "abort", "quit", "receiving", "unread"];
 const STACK: [&str; 6] = [BUSYPOLL, "run", "--plane", "stack", "--dev", "lab-server"];
 const SENT: usize = 150_000;

@@ -19,6 +19,8 @@ use echo::{Running, exchange_udp};
 use serde_json::Value;
 use support::*;
 
+four_tests_at_a_time!();
+
 /// The samples of a page by name with labels.
 type Samples = BTreeMap<String, f64>;
 

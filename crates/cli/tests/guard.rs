@@ -20,6 +20,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use socket2::{Domain, SockAddr, Socket, Type};
 use support::*;
 
+four_tests_at_a_time!();
+
 const PORT: u16 = 7300;
 
 /// `programs/serve.py` on the server of a lab, on the stack plane.

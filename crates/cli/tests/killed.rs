@@ -15,6 +15,8 @@ use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use rustix::process::{Pid, Signal, kill_process_group};
 use support::*;
 
+four_tests_at_a_time!();
+
 const ARM: &str = "stack-xdp-udp-busy-poll";
 /// The default port of `serve`.
 const PORT: u16 = 7117;

@@ -19,6 +19,8 @@ use echo::*;
 use rustix::process::{Pid, Signal, kill_process};
 use support::*;
 
+four_tests_at_a_time!();
+
 /// `run --plane stack` on the server of the lab.
 fn run(lab: &Lab, words: &[&str]) -> Command {
     let mut command = lab.server.command(BUSYPOLL);

@@ -8,6 +8,7 @@ mod support;
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
@@ -248,15 +249,19 @@ fn a_peer_that_never_answers_is_named_within_seconds() {
     let lab = Lab::builder().build().unwrap();
     let start = Instant::now();
     // No listener at the port, no host at the address, no route to it, no such name.
-    for (host, wanted) in [
+    let hosts = [
         ("10.77.0.2", "`busypoll serve`"),
         ("10.77.0.99", "10.77.0.99"),
         ("192.0.2.1", "192.0.2.1"),
         ("no-such-host.invalid", "no-such-host.invalid"),
         ("10.77.0.2:99999", "10.77.0.2:99999"),
-    ] {
-        fails_with(&run_on_host(&lab.client, &["bench", "--host", host]), &["--host", wanted]);
-    }
+    ];
+    thread::scope(|scope| {
+        for (host, wanted) in hosts {
+            let bench = || run_on_host(&lab.client, &["bench", "--host", host]);
+            scope.spawn(move || fails_with(&bench(), &["--host", wanted]));
+        }
+    });
     let silent = lab.server.enter(|| TcpListener::bind("10.77.0.2:7117")).unwrap().unwrap();
     fails_with(
         &run_on_host(&lab.client, &["bench", "--host", "10.77.0.2"]),

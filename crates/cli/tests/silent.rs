@@ -17,6 +17,8 @@ use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use echo::*;
 use support::*;
 
+four_tests_at_a_time!();
+
 /// A program on a host of the lab, on the stack plane.
 fn run(host: &LabHost, how: &[&str]) -> Command {
     let mut command = host.command(BUSYPOLL);

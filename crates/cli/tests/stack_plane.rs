@@ -16,6 +16,8 @@ use echo::*;
 use serde_json::Value;
 use support::*;
 
+four_tests_at_a_time!();
+
 const RUN: [&str; 3] = ["run", "--plane", "stack"];
 
 /// The echo server on the server of the lab, on the stack plane.

@@ -16,6 +16,8 @@ use echo::{Running, exchange_udp};
 use serde_json::Value;
 use support::*;
 
+four_tests_at_a_time!();
+
 /// A server that answers each datagram.
 const PROGRAM: &str = "
 import socket

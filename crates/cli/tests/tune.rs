@@ -442,9 +442,12 @@ fn of_two_commands_one_waits_and_then_names_the_other() {
     let name = fixture.journal().unwrap();
     let lock = Lock::take(&fixture.state(), name.file_name().unwrap().to_str().unwrap()).unwrap();
     let pid = format!("PID {} (", std::process::id());
-    for arguments in ["rollback", "apply irq-suspend --dev IF --poller 1", "confirm"] {
-        fails_with(&fixture.tune(arguments), &[&pid, "in use by"]);
-    }
+    std::thread::scope(|scope| {
+        for arguments in ["rollback", "apply irq-suspend --dev IF --poller 1", "confirm"] {
+            let (fixture, pid) = (&fixture, &pid);
+            scope.spawn(move || fails_with(&fixture.tune(arguments), &[pid, "in use by"]));
+        }
+    });
     assert_eq!(fixture.flows(), "32");
     // A command that is done within two seconds is waited for.
     let done = std::thread::spawn(move || {

@@ -14,8 +14,8 @@
 //!
 //! ```
 //! use busypoll_stack::{
-//!     inet::{Addressing, BindOptions, Datagram, Inet, PathOptions, SocketError, UdpEndpoint},
-//!     napi::{PolledBy, Pass},
+//!     inet::{Addressing, BindOptions, Datagram, Inet, Pass, PathOptions, SocketError, UdpEndpoint},
+//!     napi::PolledBy,
 //!     nic::{Nic, cable},
 //!     time::Instant,
 //! };
