@@ -1,5 +1,5 @@
-//! Datagrams to multicast groups that other sockets of the machine receive as well, over a packet socket's ring: it has a
-//! NAPI context like a queue. It begins when the first group needs it.
+//! Datagrams to multicast groups that other sockets of the machine receive as well, over a packet socket's ring: it has
+//! a NAPI context like a queue. It begins when the first group needs it.
 
 use crate::{
     inet::{CONTEXTS, Inet, Input, Interface, Serving, Source},
@@ -28,8 +28,8 @@ impl GroupRing {
         GroupRing { watchdog, state: Mutex::new(State::Idle) }
     }
 
-    /// Whether it can receive; makes it now if it has not been needed before. The process needs CAP_NET_RAW for it. The guard
-    /// makes it for no process: it could receive, and send, anything on any interface.
+    /// Whether it can receive; makes it now if it has not been needed before. The process needs CAP_NET_RAW for it. The
+    /// guard makes it for no process: it could receive, and send, anything on any interface.
     pub(super) fn is_ready(&self, inet: &Arc<Inet>, interface: &Arc<Interface>) -> bool {
         let mut state = lock(&self.state);
         if let State::Idle = *state {

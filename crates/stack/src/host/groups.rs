@@ -137,8 +137,8 @@ impl State {
         self.shared[at].group_ring.select(&groups)
     }
 
-    /// Child processes may have the sockets of now, and the kernel must know what these receive: no group of theirs comes
-    /// over a ring any more.
+    /// Child processes may have the sockets of now, and the kernel must know what these receive: no group of theirs
+    /// comes over a ring any more.
     fn leave_rings(&self) {
         let mut companions = lock(&self.companions);
         companions.values_mut().for_each(|entry| entry.is_inherited = true);

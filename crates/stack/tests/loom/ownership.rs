@@ -1,6 +1,6 @@
 //! A connection changes its owner while its peer sends, and the process may end between any two steps, or a step fail.
-//! The new owner, or the old one, has each byte once and in order, and never do both speak to the peer; or the peer learns
-//! that the connection is over.
+//! The new owner, or the old one, has each byte once and in order, and never do both speak to the peer; or the peer
+//! learns that the connection is over.
 //!
 //! The kernel, the network and the guard are a model: a call of the kernel's is one step; a packet finds its way by the
 //! steering map, and comes there later; packets on their way when the map changes have come when the kernel's socket is
@@ -48,7 +48,8 @@ struct Peer {
 struct World {
     /// The connection of the kernel's socket.
     kernel: Mutex<Option<End>>,
-    /// Ours. Nothing comes to it while it is handed over: the other threads wait for its lock, longer than a packet lasts.
+    /// Ours. Nothing comes to it while it is handed over: the other threads wait for its lock, longer than a packet
+    /// lasts.
     ours: Mutex<Option<End>>,
     /// The map has the packets come to us.
     is_steered: Mutex<bool>,

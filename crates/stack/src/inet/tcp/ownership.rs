@@ -1,10 +1,10 @@
-//! In which order a connection changes its owner, the kernel or this process. The steps are behind two traits, so that the
-//! models in `tests/loom.rs` run the same order against a kernel and a peer of their own.
+//! In which order a connection changes its owner, the kernel or this process. The steps are behind two traits, so that
+//! the models in `tests/loom.rs` run the same order against a kernel and a peer of their own.
 //!
-//! What the order makes sure of: the new owner has all that was acknowledged to the peer; at no time both send; and if the
-//! process ends between two steps, or a step fails that cannot be undone, the peer learns that the connection is over.
-//! The kernel's socket is *frozen* (`TCP_REPAIR`) while it is not the owner: it tells the peer nothing if it is closed.
-//! So the guard must know of the connection before that, and until after.
+//! What the order makes sure of: the new owner has all that was acknowledged to the peer; at no time both send; and if
+//! the process ends between two steps, or a step fails that cannot be undone, the peer learns that the connection is
+//! over. The kernel's socket is *frozen* (`TCP_REPAIR`) while it is not the owner: it tells the peer nothing if it is
+//! closed. So the guard must know of the connection before that, and until after.
 
 /// The steps of taking a connection over from the kernel, whose socket goes on receiving while it is frozen.
 pub(crate) trait FromKernel {
@@ -19,8 +19,8 @@ pub(crate) trait FromKernel {
     fn freeze(&mut self) -> Result<(), Self::Why>;
     /// Makes a connection of ours of all that the kernel's socket has received.
     fn copy(&mut self) -> Result<(), Self::Why>;
-    /// From now on the packets come to ours. What the kernel's socket still acknowledges, of packets that were on their way,
-    /// is to be passed on until none can be; then it is closed, frozen.
+    /// From now on the packets come to ours. What the kernel's socket still acknowledges, of packets that were on their
+    /// way, is to be passed on until none can be; then it is closed, frozen.
     fn steer(&mut self) -> Result<Self::Ours, Self::Why>;
     /// Forgets ours, if there is one, without a word.
     fn forget(&mut self);
@@ -45,8 +45,8 @@ pub(crate) fn take_over<S: FromKernel>(steps: &mut S) -> Result<S::Ours, S::Why>
     })
 }
 
-/// The steps of handing a connection over to a socket of the kernel's. Ours does not change meanwhile, and the guard knows
-/// of it.
+/// The steps of handing a connection over to a socket of the kernel's. Ours does not change meanwhile, and the guard
+/// knows of it.
 pub(crate) trait ToKernel {
     type Error;
 

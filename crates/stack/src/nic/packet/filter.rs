@@ -1,5 +1,5 @@
-//! The filters of multicast datagrams, as classic BPF (Documentation/networking/filter.rst): which of them a packet socket
-//! copies, and which of them a UDP socket leaves to that copy.
+//! The filters of multicast datagrams, as classic BPF (Documentation/networking/filter.rst): which of them a packet
+//! socket copies, and which of them a UDP socket leaves to that copy.
 
 use crate::sys::set_option;
 use libc::sock_filter as Instruction;
@@ -83,9 +83,9 @@ fn if_to(
     code
 }
 
-/// Of a packet socket: UDP datagrams to these groups and ports. A fragment that may lack the port comes if its group is one
-/// of them, and so does an IPv6 packet with extension headers. A frame that was not sent to a multicast address of the
-/// link is left to the kernel.
+/// Of a packet socket: UDP datagrams to these groups and ports. A fragment that may lack the port comes if its group is
+/// one of them, and so does an IPv6 packet with extension headers. A frame that was not sent to a multicast address of
+/// the link is left to the kernel.
 pub(super) fn to_groups(groups: &[(IpAddr, u16)]) -> Vec<Instruction> {
     let of_family = |is_v4: bool| groups.iter().filter(move |(group, _)| group.is_ipv4() == is_v4);
     let nothing = || op(RETURN, NOTHING);

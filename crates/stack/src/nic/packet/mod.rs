@@ -1,6 +1,7 @@
 //! A packet socket with a mapped receive ring (packet(7); Documentation/networking/packet_mmap.rst): copies of the
-//! datagrams to some multicast groups that the kernel receives on an interface. The kernel gives them to its own sockets
-//! and to other packet sockets as well, so any number of processes receive the same datagrams, each on a ring of its own.
+//! datagrams to some multicast groups that the kernel receives on an interface. The kernel gives them to its own
+//! sockets and to other packet sockets as well, so any number of processes receive the same datagrams, each on a ring
+//! of its own.
 //!
 //! Owns the ring; [`filter`] says which packets come. Receive only. The first slots of the ring that the kernel has not
 //! filled yet end it: a slot's status says whose it is.
@@ -55,8 +56,8 @@ pub(crate) struct PacketRing {
     lost: AtomicU64,
 }
 
-// SAFETY: the pointer leads into a mapping that this value owns; a slot's status is an atomic, and the rest of a slot is
-// read by the one receive half.
+// SAFETY: the pointer leads into a mapping that this value owns; a slot's status is an atomic, and the rest of a slot
+// is read by the one receive half.
 unsafe impl Send for PacketRing {}
 // SAFETY: as above.
 unsafe impl Sync for PacketRing {}
@@ -102,8 +103,8 @@ impl PacketRing {
         }))
     }
 
-    /// From now on the datagrams to these groups come, each with the port it is for, and no others. What has come before
-    /// stays on the ring.
+    /// From now on the datagrams to these groups come, each with the port it is for, and no others. What has come
+    /// before stays on the ring.
     ///
     /// # Errors
     /// More than the kernel takes; the interface is gone. Then nothing changes.
