@@ -29,7 +29,10 @@ fn echo() -> Result<Infallible, Box<dyn Error>> {
     loop {
         let received = rx.poll(64, &mut |frame| {
             // No room: the echo is lost, as on any wire.
-            let _ = tx.push(frame.bytes.len(), false, &mut |to| swap_ends(frame.bytes, to));
+            let _ = tx.push(frame.data().len(), false, &mut |to| {
+                frame.data().copy_to(to);
+                swap_ends(to);
+            });
         });
         if received > 0 {
             tx.flush();
@@ -37,10 +40,9 @@ fn echo() -> Result<Infallible, Box<dyn Error>> {
     }
 }
 
-/// Writes the answer to a UDP frame without VLAN tags or IP options: swaps sender and receiver.
+/// Makes a UDP frame without VLAN tags or IP options its answer: swaps sender and receiver.
 /// The IP checksum stays the same; the UDP checksum is left out, as RFC 768 allows.
-fn swap_ends(from: &[u8], to: &mut [u8]) {
-    to.copy_from_slice(from);
+fn swap_ends(to: &mut [u8]) {
     if let [link @ .., _, _] = &mut to[..14] {
         link.rotate_left(6);
     }

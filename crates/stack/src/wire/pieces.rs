@@ -95,6 +95,15 @@ impl<'a> Data<'a> {
         self.range(at, at.checked_add(1)?).find_map(|piece| piece.first().copied())
     }
 
+    /// Copies the bytes to `to`, as far as it has room.
+    pub fn copy_to(&self, mut to: &mut [u8]) {
+        for piece in self.pieces() {
+            let (here, rest) = to.split_at_mut(piece.len().min(to.len()));
+            here.copy_from_slice(&piece[..here.len()]);
+            to = rest;
+        }
+    }
+
     /// All bytes in one run, copied.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
@@ -124,6 +133,11 @@ mod tests {
                 let data = Data { first: &bytes[..a], rest: Rest::of(&rest) };
                 assert_eq!((data.len(), data.rest.len()), (12, 12 - a));
                 assert_eq!((data.to_vec(), data.is_empty()), (bytes.clone(), false));
+                for room in [0, 5, 12, 13] {
+                    let mut copy = vec![99; room];
+                    data.copy_to(&mut copy);
+                    assert_eq!(copy[..room.min(12)], bytes[..room.min(12)]);
+                }
                 for from in 0..=13 {
                     assert_eq!(data.get(from), bytes.get(from).copied());
                     for to in from..=14 {

@@ -106,7 +106,7 @@ pub fn poll_until(queue: &mut Queue, what: &str, mut done: impl FnMut(&[u8]) -> 
     let mut finished = false;
     while !finished {
         assert!(Instant::now() < deadline, "waited for {what}");
-        queue.rx.poll(64, &mut |frame| finished |= done(frame.bytes));
+        queue.rx.poll(64, &mut |frame| finished |= done(&frame.data().to_vec()));
         thread::yield_now();
     }
 }
@@ -126,10 +126,10 @@ pub fn echo(queue: &mut Queue, stop: &AtomicBool) -> usize {
     while !stop.load(Ordering::Relaxed) {
         let n = rx.poll(64, &mut |frame| {
             let answer = &mut |to: &mut [u8]| {
-                to.copy_from_slice(frame.bytes);
+                frame.data().copy_to(to);
                 swap_addresses(to);
             };
-            tx.push(frame.bytes.len(), false, answer).unwrap();
+            tx.push(frame.data().len(), false, answer).unwrap();
         });
         if n > 0 {
             tx.flush();

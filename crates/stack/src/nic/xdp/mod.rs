@@ -276,7 +276,7 @@ impl Builder {
 ///     steering.add(17, "10.0.0.2:9000".parse().unwrap())?;
 /// }
 /// loop {
-///     queue.rx.poll(64, &mut |frame| println!("{} bytes", frame.bytes.len()));
+///     queue.rx.poll(64, &mut |frame| println!("{} bytes", frame.data().len()));
 /// }
 /// # #[allow(unreachable_code)]
 /// # Ok::<(), std::io::Error>(())

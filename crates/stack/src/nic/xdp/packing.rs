@@ -80,6 +80,9 @@ impl Packing {
     }
 }
 
+/// What takes a received packet: its first piece, and the others.
+pub(super) type HandUp<'a> = dyn FnMut(&[u8], &[&[u8]]) + 'a;
+
 /// The most pieces of a received packet that are handed up where they lie.
 const PIECES: usize = 40;
 
@@ -101,7 +104,7 @@ impl<'a> Chain<'a> {
         gather: &mut Gather,
         piece: Option<&'a [u8]>,
         more: bool,
-        sink: &mut dyn FnMut(&[u8], &[&[u8]]),
+        sink: &mut HandUp<'_>,
     ) {
         if !gather.begun
             && let (Some(piece), Some(place)) = (piece, self.pieces.get_mut(self.count))

@@ -12,7 +12,7 @@
 
 use super::{
     Shared,
-    packing::{Chain, Gather, Places},
+    packing::{Chain, Gather, HandUp, Places},
     ring::{Consumer, Producer, Ring},
     socket::{Rings, Xsk},
 };
@@ -238,7 +238,7 @@ fn take_chain<F: Refill>(
     (ring, fill, gather): (&mut Consumer<xdp_desc>, &mut F, &mut Gather),
     first: xdp_desc,
     count: u32,
-    sink: &mut dyn FnMut(&[u8], &[&[u8]]),
+    sink: &mut HandUp<'_>,
 ) -> u32 {
     let mut chain = Chain::new();
     let (mut descriptor, mut taken) = (first, 1);
