@@ -383,10 +383,10 @@ struct PublicCopy(PathBuf);
 
 impl PublicCopy {
     fn new(test: &str) -> Self {
-        // In a folder of its own: the command looks for its library beside itself.
+        // In a folder of its own, which any user may write: the command looks for its library beside itself.
         let folder = std::env::temp_dir().join(format!("busypoll-{test}-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
         let path = folder.join("busypoll");
         // Copied by another process: this process's forks for other tests would hold the file open for writing, and
         // busy.
