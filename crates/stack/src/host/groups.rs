@@ -77,22 +77,30 @@ impl State {
             Some(others) => !others.iter().any(|other| other.could_receive(group, port)),
             None => false,
         };
+        let inherited: Vec<u16> = companions
+            .values()
+            .filter(|entry| entry.is_inherited)
+            .map(|entry| entry.port)
+            .collect();
         let mut wanted = HashMap::new();
-        for (id, entry) in companions.iter_mut() {
+        for (id, entry) in companions.iter() {
             let covers = |group| entry.steered.as_ref().is_some_and(|it| it.covers(group));
             let covered = entry.groups.iter().copied().filter(|(_, group)| covers(*group));
             let (steered, mut on_ring): (Vec<_>, Vec<_>) =
                 covered.partition(|(_, group)| alone(*group, entry.port));
             on_ring.retain(|(at, _)| {
                 let Shared { group_ring, interface, .. } = &self.shared[*at];
-                !entry.is_inherited && group_ring.is_ready(&self.inet, interface)
+                !inherited.contains(&entry.port) && group_ring.is_ready(&self.inet, interface)
             });
-            // For a moment a group comes both ways, while no datagram takes the way that begins or ends.
-            let both = union(&entry.on_ring, &on_ring);
+            wanted.insert(*id, Wanted { port: entry.port, steered, on_ring });
+        }
+        // For a moment a group comes both ways, while no datagram takes the way that begins or ends.
+        for entry in companions.values_mut() {
+            let both = union(entry.dropped.as_deref().unwrap_or_default(), &drops(entry, &wanted));
             if entry.drop_copies(&both, &self.shared).is_err() {
-                on_ring.retain(|of| entry.on_ring.contains(of));
+                let at_port = wanted.values_mut().filter(|it| it.port == entry.port);
+                at_port.for_each(|it| it.on_ring.clear());
             }
-            wanted.insert(*id, Wanted { steered, on_ring });
         }
         for at in 0..self.shared.len() {
             let all = companions.iter().flat_map(|(id, entry)| {
@@ -107,17 +115,19 @@ impl State {
             }
         }
         for (id, entry) in companions.iter_mut() {
-            let Some(Wanted { steered, on_ring }) = wanted.remove(id) else { continue };
+            let Some(Wanted { steered, .. }) = wanted.get_mut(id) else { continue };
             if let Some(now) = &mut entry.steered
-                && now.groups != steered
+                && now.groups != *steered
             {
-                now.groups = steered;
+                now.groups = std::mem::take(steered);
                 // If the steering map is full, the group stays with the kernel, and the companion delivers.
                 let _ = self.steer(now);
             }
+        }
+        for (id, entry) in companions.iter_mut() {
             // It only drops less.
-            let _ = entry.drop_copies(&on_ring, &self.shared);
-            entry.on_ring = on_ring;
+            let _ = entry.drop_copies(&drops(entry, &wanted), &self.shared);
+            entry.on_ring.clone_from(&wanted[id].on_ring);
         }
         for at in 0..self.shared.len() {
             let on_ring = |entry: &Entry| {
@@ -152,8 +162,19 @@ type Place = (usize, IpAddr);
 
 /// What the groups of a socket are to come over, if not over the kernel socket.
 struct Wanted {
+    port: u16,
     steered: Vec<Place>,
     on_ring: Vec<Place>,
+}
+
+/// What a kernel socket is to drop: our socket beside it has it from the ring, also if only another one at its port is in
+/// the group (`IP_MULTICAST_ALL`).
+fn drops(entry: &Entry, wanted: &HashMap<u64, Wanted>) -> Vec<Place> {
+    let at_port = wanted.values().filter(|it| it.port == entry.port && entry.steered.is_some());
+    let mut all: Vec<_> = at_port.flat_map(|it| &it.on_ring).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 fn union(one: &[Place], other: &[Place]) -> Vec<Place> {
@@ -170,7 +191,9 @@ impl Entry {
 
     /// The kernel socket drops the datagrams of these groups that come over a ring.
     fn drop_copies(&mut self, groups: &[Place], shared: &[Shared]) -> io::Result<()> {
-        if self.dropped.as_deref() == Some(groups) {
+        // A socket that never was in a group never dropped any.
+        let is_fresh = self.dropped.is_none() && self.groups.is_empty() && groups.is_empty();
+        if is_fresh || self.dropped.as_deref() == Some(groups) {
             return Ok(());
         }
         let index = |at: usize| shared[at].interface.info().ifindex.unwrap_or(0);
