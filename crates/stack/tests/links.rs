@@ -78,7 +78,7 @@ fn connect(host: &Host, link: Link, to: &str) -> std::io::Result<TcpStream> {
 }
 
 fn is_echoed(stream: &TcpStream, len: usize) {
-    let sent: Vec<u8> = (0..len).map(|at| (at * 7 >> 3) as u8).collect();
+    let sent: Vec<u8> = (0..len).map(|at| ((at * 7) >> 3) as u8).collect();
     let mut came = vec![0; len];
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -159,6 +159,7 @@ impl Peers {
                 return None;
             }
             let mut links = lock(&self.shared.links);
+            links.retain(|(_, link)| host.inet().has_link(link.0));
             if let Some((_, link)) = links.iter().find(|(of, _)| *of == pid) {
                 return Some(*link);
             }
@@ -197,13 +198,13 @@ impl Peers {
     ) -> io::Result<()> {
         let ends = (canonical(local), canonical(remote));
         let shared = &*self.shared;
-        let pid =
-            lock(&shared.links).iter().find(|(_, known)| known.0 == link).map(|(pid, _)| *pid);
-        let pid = pid.ok_or(io::ErrorKind::NotConnected)?;
         if lock(&shared.handing_over).contains(&ends) {
             // At the request of the other process, whose end the kernel has already.
             return Ok(());
         }
+        let pid =
+            lock(&shared.links).iter().find(|(_, known)| known.0 == link).map(|(pid, _)| *pid);
+        let pid = pid.ok_or(io::ErrorKind::NotConnected)?;
         lock(&shared.handing_over).push(ends);
         let until = Instant::now() + HAND_OVER_PATIENCE;
         let asked = loop {
@@ -223,7 +224,10 @@ impl Drop for Peers {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         sys::signal(self.shared.changed.as_raw_fd());
-        if let Some(thread) = self.thread.take() {
+        // The thread itself may drop the host last.
+        // SAFETY: a plain call.
+        let is_own = |thread: &Thread| thread.id() == unsafe { libc::pthread_self() };
+        if let Some(thread) = self.thread.take().filter(|thread| !is_own(thread)) {
             thread.join();
         }
     }
@@ -263,7 +267,7 @@ impl Shared {
         // Without it the other process finds no way, and connects by the kernel.
         if let Ok(link) = host.add_link(cable) {
             let mut links = lock(&self.links);
-            links.retain(|(of, _)| *of != pid);
+            links.retain(|(_, link)| host.inet().has_link(link.0));
             links.push((pid, link));
         }
     }

@@ -293,6 +293,11 @@ impl Inet {
         link
     }
 
+    /// Whether there is a link to a process of this machine with this number.
+    pub(crate) fn has_link(&self, number: u32) -> bool {
+        self.topology().links.iter().any(|link| link.link() == number)
+    }
+
     /// Adds a route over `iface`, which must have addresses of our own. Without a gateway the destination is
     /// on-link.
     ///
