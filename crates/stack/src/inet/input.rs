@@ -181,6 +181,7 @@ impl Inet {
     }
 
     /// Processes a frame that the kernel has received as well. Only the owner of the queue of such frames may call it.
+    #[inline(never)]
     pub(crate) fn receive_copy(&self, iface: &Interface, frame: nic::Frame<'_>, pass: &mut Pass) {
         self.receive_any(iface, &iface.copies, 0, frame, pass);
     }

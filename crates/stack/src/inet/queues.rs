@@ -43,6 +43,17 @@ pub(crate) enum Source {
     Copies(Arc<PacketRing>, AtomicU64),
 }
 
+impl Source {
+    /// The transmit queue beside it.
+    #[inline]
+    fn tx_queue(&self) -> u32 {
+        match self {
+            Source::Queue(queue) => *queue,
+            Source::Copies(..) => 0,
+        }
+    }
+}
+
 impl Upper for Input {
     type Flow = tcp::Flow;
     type Socket = Arc<dyn UdpEndpoint>;
@@ -60,15 +71,11 @@ impl Upper for Input {
     #[inline]
     fn end_of_pass(&self, pass: &mut Pass<'_>) {
         self.inet.end_of_pass(pass);
-        let (queue, ring) = match &self.source {
-            Source::Queue(queue) => (*queue, None),
-            Source::Copies(ring, counted) => (0, Some((ring, counted))),
-        };
         if std::mem::take(&mut pass.doorbell_pending) {
-            self.interface.ring(queue);
+            self.interface.ring(self.source.tx_queue());
         }
-        if let Some((ring, counted)) = ring {
-            self.inet.count_lost(ring.lost(), counted);
+        if let Source::Copies(ring, counted) = &self.source {
+            self.inet.count_lost(ring, counted);
         }
     }
 
@@ -78,8 +85,10 @@ impl Upper for Input {
 }
 
 impl Inet {
-    /// A ring has lost `lost` frames in all, of which `counted` are counted. Only the owner of the ring calls this.
-    fn count_lost(&self, lost: u64, counted: &AtomicU64) {
+    /// Counts the frames that a ring has lost, beyond those that are `counted`. Only the owner of the ring calls this.
+    #[inline(never)]
+    fn count_lost(&self, ring: &PacketRing, counted: &AtomicU64) {
+        let lost = ring.lost();
         let before = counted.load(Ordering::Relaxed);
         if lost != before {
             counted.store(lost, Ordering::Relaxed);

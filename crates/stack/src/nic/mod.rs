@@ -4,7 +4,7 @@
 //!
 //! Three drivers: [`cable`] (two NICs joined in memory), [`xdp`] (AF_XDP on any Linux interface),
 //! [`tap`] (a kernel at the other end). Two wrappers around any of them: [`fault`], [`pcap`]. Beside them, a receive half
-//! alone: [`packet`] (copies of what the kernel receives).
+//! alone: `packet` (copies of what the kernel receives).
 
 use crate::wire::{Data, MacAddr, Rest};
 use std::{io, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
