@@ -1,6 +1,8 @@
 //! `busypoll doctor` as a user sees it: exit codes, one line if it cannot look, a report for people and one for
 //! programs, for root and for ordinary users.
 
+#[path = "support/seccomp.rs"]
+mod seccomp;
 mod support;
 
 use std::io;
@@ -177,32 +179,10 @@ fn a_container_without_netlink_gets_one_line() {
     let mut command = Command::new(BUSYPOLL);
     command.args(["doctor", "lo"]);
     // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
-    unsafe { command.pre_exec(refuse_netlink) };
+    unsafe {
+        command.pre_exec(|| seccomp::refuse(libc::SYS_socket, &[(0, libc::AF_NETLINK as u32)]));
+    }
     fails_with(&command.output().unwrap(), &["netlink"]);
-}
-
-/// Makes the kernel refuse this process every AF_NETLINK socket, as strict containers do.
-fn refuse_netlink() -> io::Result<()> {
-    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    let leave = libc::BPF_RET | libc::BPF_K;
-    // struct seccomp_data: the call's number at 0, its first argument at 16.
-    let mut program = [
-        op(load, 0, 0, 0),
-        op(equal, 0, 3, libc::SYS_socket as u32),
-        op(load, 0, 0, 16),
-        op(equal, 0, 1, libc::AF_NETLINK as u32),
-        op(leave, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        op(leave, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: both calls take numbers, and the second a filter that outlives it.
-    let done = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter, 0, 0) == 0
-    };
-    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 #[path = "support/echo.rs"]
 mod echo;
+#[path = "support/seccomp.rs"]
+mod seccomp;
 mod support;
 
 use std::collections::BTreeSet;
@@ -267,36 +269,11 @@ fn a_connection_is_taken_over_with_what_came_before_accept() {
     assert_eq!(fs::read_to_string(log).unwrap(), "");
 }
 
-/// Makes the kernel refuse this process TCP_REPAIR, as some containers do.
-fn refuse_repair() -> io::Result<()> {
-    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    let leave = libc::BPF_RET | libc::BPF_K;
-    // struct seccomp_data: the call's number at 0, its second argument at 24, its third at 32.
-    let mut program = [
-        op(load, 0, 0, 0),
-        op(equal, 0, 5, libc::SYS_setsockopt as u32),
-        op(load, 0, 0, 24),
-        op(equal, 0, 3, libc::IPPROTO_TCP as u32),
-        op(load, 0, 0, 32),
-        op(equal, 0, 1, libc::TCP_REPAIR as u32),
-        op(leave, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        op(leave, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: both calls take numbers, and the second a filter that outlives it.
-    let done = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter, 0, 0) == 0
-    };
-    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 fn without_repair(lab: &Lab, options: &[&str]) -> Command {
     let mut command = run_with(lab, options, &["python3", "-c", LATE]);
+    let repair = [(1, libc::IPPROTO_TCP as u32), (2, libc::TCP_REPAIR as u32)];
     // SAFETY: makes system calls only.
-    unsafe { command.pre_exec(refuse_repair) };
+    unsafe { command.pre_exec(move || seccomp::refuse(libc::SYS_setsockopt, &repair)) };
     command
 }
 
