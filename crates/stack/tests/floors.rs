@@ -62,7 +62,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 34] = [
+const STACK_PLANE: [&str; 35] = [
     "fork",
     "copy",
     "accept",
@@ -75,6 +75,7 @@ const STACK_PLANE: [&str; 34] = [
     "receive_one",
     "scm_rights",
     "sockets",
+    "links",
     "handover_parent",
     "options",
     "wait",

@@ -15,6 +15,7 @@
 //! | [`receive_one`](self::receive_one) | what a receive returns, and how long it waits |
 //! | [`scm_rights`](self::scm_rights) | descriptors passed to another process |
 //! | [`sockets`](self::sockets) | socket, bind, connect, listen, shutdown, getsockname, getpeername |
+//! | [`links`](self::links) | connections to other programs of this machine, over memory |
 //! | [`handover_parent`](self::handover_parent) | connections that children share: the parent's side |
 //! | [`options`](self::options) | getsockopt, setsockopt |
 //! | [`wait`](self::wait) | poll, select, epoll |
