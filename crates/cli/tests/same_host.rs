@@ -121,13 +121,18 @@ fn a_shared_listener_is_the_kernels() {
     needs!(program "python3");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let words = ["serve", "workers", "127.0.0.1", PORT];
-    let _server = Group::start(&mut program(&lab, "stack", &words));
-    // Both have accepted by then.
-    for _ in 0..20 {
-        call(&lab, "stack", "blocking", "127.0.0.1", 10);
+    for how in ["workers", "pollers"] {
+        for address in ["127.0.0.1", "0.0.0.0"] {
+            let words = ["serve", how, address, PORT];
+            let _server = Group::start(&mut program(&lab, "stack", &words));
+            // Both wait for connections by then.
+            for _ in 0..5 {
+                call(&lab, "plain", "blocking", "127.0.0.1", 10);
+            }
+            let carried = call(&lab, "stack", "blocking", "127.0.0.1", 1_000_000);
+            assert!(carried > 50, "{how} {address}: {carried} packets on loopback");
+        }
     }
-    assert!(call(&lab, "stack", "blocking", "127.0.0.1", 1_000_000) > 50);
 }
 
 #[test]

@@ -1,12 +1,14 @@
 """Two programs of one machine: local.py serve HOW ADDRESS PORT, local.py call HOW ADDRESS PORT BYTES.
 
 The server echoes. HOW: "threads", "asyncio", "fork" (a child for each connection), "workers" (two that share the
-listener). The client sends BYTES bytes and checks what comes back. HOW: "blocking", "asyncio", "fork" (a child goes on
-with the connection), "exec" (a program it executes does so), "hold" (until a line on standard input).
+listener), "pollers" (likewise, and each waits before it accepts). The client sends BYTES bytes and checks what comes
+back. HOW: "blocking", "asyncio", "fork" (a child goes on with the connection), "exec" (a program it executes does so),
+"hold" (until a line on standard input).
 """
 import asyncio
 import hashlib
 import os
+import select
 import socket
 import sys
 import threading
@@ -39,10 +41,17 @@ def serve(how, address, port):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, port), family=family, backlog=128)
     print("ready %d" % os.getpid(), flush=True)
-    if how == "workers":
+    if how in ("workers", "pollers"):
         os.fork()
     while True:
-        stream, peer = listener.accept()
+        if how == "pollers":
+            listener.setblocking(False)
+            select.select([listener], [], [])
+        try:
+            stream, peer = listener.accept()
+        except BlockingIOError:
+            continue
+        stream.setblocking(True)
         assert stream.getpeername() == peer
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if how == "fork":

@@ -42,9 +42,10 @@ pub struct Made {
 
 static HOST: Mutex<Slot> = Mutex::new(Slot { made: None, refused: false });
 
-/// Closes the connections of a process that ends.
+/// Hands a connection over to the kernel, at the request of the process at its other end.
 pub static HAND_OVER: OnceLock<HandOver> = OnceLock::new();
 
+/// Closes the connections of a process that ends.
 pub static AT_END: OnceLock<fn()> = OnceLock::new();
 
 static REFUSED: Once = Once::new();

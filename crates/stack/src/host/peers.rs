@@ -2,9 +2,9 @@
 //! process finds the one that listens at an address, and how both ends of a connection are handed over to the kernel
 //! when a child process, or a program that is executed, is to have one of them.
 //!
-//! A process that alone accepts from a listener publishes its address: it listens at a name made of it
-//! ([`cable::listen`]). A second process that accepts at the address has it withdrawn, as only the kernel can share the
-//! connections among them. Each process has one more name, by its process id, for requests.
+//! A process that waits for a listener publishes its address: it listens at a name made of it ([`cable::listen`]). It accepts
+//! over links from its first accept on, unless a second process has waited at the address: only the kernel can share
+//! connections among several. Each process has one more name, by its process id, for requests.
 
 use super::{Host, Inner, Link};
 use crate::{
@@ -79,6 +79,8 @@ struct Published {
     rendezvous: Arc<Rendezvous>,
     /// The listeners of this process at the address.
     listeners: Vec<TakesLinks>,
+    /// Another process waits there as well. The name stays, so that no third process takes the address for its own.
+    is_shared: bool,
 }
 
 fn name_of(address: SocketAddr) -> String {
@@ -110,28 +112,38 @@ impl Peers {
         Ok(Peers { shared, thread: Some(thread) })
     }
 
-    /// A listener at `address` accepts connections over links, if no other process accepts there.
+    /// A listener at `address` waits for connections. If another process has published the address, neither accepts
+    /// over links from now on.
     pub(crate) fn publish(&self, address: SocketAddr, listener: TakesLinks) {
         let shared = &*self.shared;
         let mut published = lock(&shared.published);
         if let Some(known) = published.iter_mut().find(|known| known.address == address) {
-            listener.set(true);
             return known.listeners.push(listener);
         }
-        let rendezvous = match cable::listen_nonblocking(&name_of(address)) {
-            Ok(rendezvous) => Arc::new(rendezvous),
-            Err(error) => {
+        match cable::listen_nonblocking(&name_of(address)) {
+            Ok(rendezvous) => {
+                let (rendezvous, listeners) = (Arc::new(rendezvous), vec![listener]);
+                published.push(Published { address, rendezvous, listeners, is_shared: false });
                 drop(published);
-                if error.kind() == io::ErrorKind::AddrInUse {
-                    withdraw_elsewhere(address);
-                }
-                return;
+                sys::signal(shared.changed.as_raw_fd());
             }
-        };
-        listener.set(true);
-        published.push(Published { address, rendezvous, listeners: vec![listener] });
-        drop(published);
-        sys::signal(shared.changed.as_raw_fd());
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                drop(published);
+                share_with_owner(address);
+            }
+            // The kernel makes its connections.
+            Err(_) => {}
+        }
+    }
+
+    /// A listener at `address` has begun to accept: over links as well, if no other process has waited there.
+    pub(crate) fn accepts(&self, address: SocketAddr, listener: &TakesLinks) {
+        let published = lock(&self.shared.published);
+        let is_it = |known: &&Published| known.address == address && !known.is_shared;
+        let found = published.iter().find(is_it);
+        if found.is_some_and(|known| known.listeners.iter().any(|it| it.is_same(listener))) {
+            listener.set(true);
+        }
     }
 
     /// A listener at `address` is closed.
@@ -186,11 +198,10 @@ impl Peers {
         }
     }
 
-    /// Runs `restore`, which gives the kernel the local end of a connection over `link`, and has the other process give
-    /// it the other end.
+    /// The kernel has the local end of a connection over `link`: has the other process give it the other end.
     ///
     /// # Errors
-    /// Those of `restore`; ETIMEDOUT if the other process does not do so.
+    /// `TimedOut` if the other process does not do so; those of reaching it.
     pub(crate) fn hand_over_both(
         &self,
         link: u32,
@@ -295,7 +306,7 @@ impl Shared {
         let done = match request[0] {
             HAND_OVER => self.hand_over(local, remote),
             SHARED => {
-                self.withdraw_all(local);
+                self.share(local);
                 true
             }
             _ => false,
@@ -315,15 +326,13 @@ impl Shared {
         done
     }
 
-    /// Other processes accept at this address, too.
-    fn withdraw_all(&self, address: SocketAddr) {
-        lock(&self.published).retain(|known| {
-            let is_it = canonical(known.address) == address;
-            if is_it {
-                known.listeners.iter().for_each(|listener| listener.set(false));
-            }
-            !is_it
-        });
+    /// Other processes wait at this address, too.
+    fn share(&self, address: SocketAddr) {
+        let mut published = lock(&self.published);
+        for known in published.iter_mut().filter(|known| canonical(known.address) == address) {
+            known.is_shared = true;
+            known.listeners.iter().for_each(|listener| listener.set(false));
+        }
     }
 }
 
@@ -336,7 +345,7 @@ fn names_for(remote: SocketAddr) -> impl Iterator<Item = String> {
 }
 
 /// The process that has published `address` shares it with this one from now on.
-fn withdraw_elsewhere(address: SocketAddr) {
+fn share_with_owner(address: SocketAddr) {
     if let Ok((_, pid)) = cable::dial(&name_of(address), PATIENCE)
         && pid != 0
         && pid.cast_unsigned() != std::process::id()

@@ -175,7 +175,13 @@ impl TcpListener {
                 let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
                 Ok(ListenerCompanion { kernel: service.add_listener(own, state.clone())?, state })
             })
-            .inspect(|listener| listener.0.listening.links().set(false))
+            .inspect(|listener| {
+                let links = listener.0.listening.links();
+                links.set(false);
+                if let Some(peers) = host.peers() {
+                    peers.publish(listener.0.listening.local(), links);
+                }
+            })
     }
 
     /// As [`accept`](TcpListener::accept), also of the [companion's](TcpListener::with_companion) connections.
@@ -198,16 +204,16 @@ impl TcpListener {
 
 impl Inner {
     /// Steers the port, unless other processes wait for it, which is checked again once a second: they may have ended.
-    /// A port that this process alone has is published to the other processes of this machine.
+    /// A port that this process alone has is open to links as well.
     fn take_port(&self) {
         if let Some(reservation) = &self.reservation {
             self.steer(reservation);
         }
-        if !self.published.swap(true, Ordering::Relaxed)
+        if let Some(peers) = self.host.peers()
             && self.reservation.as_ref().is_none_or(|reservation| reservation.is_steered())
-            && let Some(peers) = self.host.peers()
+            && !self.accepts.swap(true, Ordering::Relaxed)
         {
-            peers.publish(self.listening.local(), self.listening.links());
+            peers.accepts(self.listening.local(), &self.listening.links());
         }
     }
 

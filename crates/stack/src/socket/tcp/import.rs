@@ -41,6 +41,7 @@ const NOT_ALLOWED: &str = "the kernel refuses TCP_REPAIR";
 const TOO_MANY: &str = "too many others are being taken over";
 const SENT_ON: &str = "something was sent on it before it is accepted";
 const NO_STATE: &str = "the kernel does not tell its state";
+const NO_MEMORY: &str = "there is no memory for what its peer has sent";
 const NO_PLACE: &str = "it cannot be steered to the stack";
 
 /// A connection that stays with the kernel, and why if that is to be said.
@@ -159,7 +160,10 @@ impl FromKernel for TakeOver<'_, '_> {
     fn copy(&mut self) -> Result<(), Self::Why> {
         let state = read(self.kernel)?;
         let imported = self.inner.listening.import(&state, self.pass);
-        let imported = imported.map_err(|_| Some(NO_PLACE))?;
+        let imported = imported.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOBUFS) => Some(NO_MEMORY),
+            _ => Some(NO_PLACE),
+        })?;
         self.imported = Some((imported, (state.local, state.remote)));
         Ok(())
     }

@@ -72,8 +72,8 @@ pub(super) struct Inner {
     pub(super) reservation: Option<Arc<PortReservation>>,
     pub(super) values: Mutex<Values>,
     closed: AtomicBool,
-    /// It was tried to publish it to the other processes of this machine.
-    pub(super) published: AtomicBool,
+    /// It has accepted while its process had the port alone.
+    pub(super) accepts: AtomicBool,
     /// Accepting was shut down.
     stopped: AtomicBool,
     /// The kernel socket that listens at the same address.
@@ -124,7 +124,7 @@ impl TcpListener {
             reservation,
             values: Mutex::new(values),
             closed: AtomicBool::new(false),
-            published: AtomicBool::new(false),
+            accepts: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             kernel,
         })))
@@ -300,9 +300,7 @@ impl Iterator for Incoming<'_> {
 impl Inner {
     /// Other processes of this machine connect by the kernel from now on.
     fn withdraw(&self) {
-        if self.published.load(Ordering::Relaxed)
-            && let Some(peers) = self.host.peers()
-        {
+        if let Some(peers) = self.host.peers() {
             peers.withdraw(self.listening.local(), &self.listening.links());
         }
     }
