@@ -44,11 +44,6 @@ fn call(lab: &Lab, plane: &str, how: &str, address: &str, len: usize) -> u64 {
     on_loopback() - before
 }
 
-/// The first connection of a server is the kernel's, as is every one until it has accepted.
-fn publish(lab: &Lab, address: &str) {
-    call(lab, "plain", "blocking", address, 10);
-}
-
 #[test]
 fn both_ends_of_a_connection_under_it_use_memory() {
     needs_root!();
@@ -61,7 +56,6 @@ fn both_ends_of_a_connection_under_it_use_memory() {
     {
         let _server = serve(&lab, "stack", how, listens);
         let at = if listens.contains(':') { "::1" } else { "127.0.0.1" };
-        publish(&lab, at);
         for how in ["blocking", "asyncio"] {
             let carried = call(&lab, "stack", how, at, 1_000_000);
             assert!(carried < 10, "{listens} {how}: {carried} packets on loopback");
@@ -102,16 +96,60 @@ fn children_and_executed_programs_go_on_with_a_connection() {
     let lab = Lab::builder().build().unwrap();
     {
         let _server = serve(&lab, "stack", "threads", "0.0.0.0");
-        publish(&lab, "127.0.0.1");
         for how in ["fork", "exec", "blocking"] {
             call(&lab, "stack", how, "127.0.0.1", 100_000);
         }
     }
     let _server = serve(&lab, "stack", "fork", "0.0.0.0");
-    publish(&lab, "127.0.0.1");
     for how in ["blocking", "fork", "exec", "asyncio"] {
         call(&lab, "stack", how, "127.0.0.1", 100_000);
     }
+}
+
+/// Another program than the one whose listener has a connection may be the one to accept it, or to go on with it.
+#[test]
+fn a_connection_that_is_not_accepted_yet_begins_anew_in_the_kernel() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    for (how, address, len) in [
+        // The client's child goes on.
+        ("late", "127.0.0.1", "100000"),
+        ("late", "::1", "2000"),
+        // A child or another program accepts.
+        ("leaves", "127.0.0.1", "100001"),
+        ("leaves", "::1", "2001"),
+        ("executes", "127.0.0.1", "100001"),
+        // The listener's own process accepts, and the client goes on.
+        ("late", "127.0.0.1", "100001"),
+    ] {
+        let what = format!("{how} {address} {len}");
+        let words = ["serve", how, address, PORT];
+        let mut server = Group::start(&mut program(&lab, "stack", &words));
+        let words = ["call", "first", address, PORT, len];
+        let mut client = Running::spawn(&mut program(&lab, "stack", &words));
+        client.wait_for("connected");
+        if how == "late" && len.ends_with('0') {
+            client.send_line("");
+            // The child waits, and its connection is in the accept queue of the kernel's listener.
+            wait_until(&what, || on_kernel(&lab) > 0);
+            server.0.send_line("");
+        } else {
+            server.0.send_line("");
+            client.send_line("");
+        }
+        client.wait_for("done");
+        assert!(client.child.wait().unwrap().success(), "{what}");
+    }
+}
+
+/// The number of the kernel's established connections at the port.
+fn on_kernel(lab: &Lab) -> usize {
+    let filter = format!("sport = :{PORT}");
+    let args = ["-Htn", "state", "established", &filter];
+    let output = lab.server.command("ss").args(args).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).lines().count()
 }
 
 /// Workers that share a listener are given connections by the kernel, which knows which of them waits.
@@ -142,7 +180,6 @@ fn a_process_that_is_killed_or_stopped_is_as_on_the_kernel() {
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let mut server = serve(&lab, "stack", "threads", "127.0.0.1");
-    publish(&lab, "127.0.0.1");
     let mut held =
         Running::spawn(&mut program(&lab, "stack", &["call", "hold", "127.0.0.1", PORT, "1000"]));
     held.wait_for("connected");

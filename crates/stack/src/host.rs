@@ -42,6 +42,7 @@ pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
 use link_watch::LinkWatch;
 use peers::Peers;
+pub(crate) use peers::Received;
 pub use peers::{HandOver, is_published};
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;

@@ -1,9 +1,11 @@
 """Two programs of one machine: local.py serve HOW ADDRESS PORT, local.py call HOW ADDRESS PORT BYTES.
 
 The server echoes. HOW: "threads", "asyncio", "fork" (a child for each connection), "workers" (two that share the
-listener), "pollers" (likewise, and each waits before it accepts). The client sends BYTES bytes and checks what comes
-back. HOW: "blocking", "asyncio", "fork" (a child goes on with the connection), "exec" (a program it executes does so),
-"hold" (until a line on standard input).
+listener), "pollers" (likewise, and each waits before it accepts), "leaves" (waits for two connections, and leaves
+accepting to a child), "executes" (likewise, to a program that it executes), "late" (accepts after a line on standard
+input). The client sends BYTES bytes and checks what comes back. HOW: "blocking", "asyncio", "fork" (a child goes on
+with the connection), "exec" (a program it executes does so), "hold" (until a line on standard input), "first" (sends
+before it says so, and then a child goes on, or if BYTES is odd, it does so itself).
 """
 import asyncio
 import hashlib
@@ -43,6 +45,19 @@ def serve(how, address, port):
     print("ready %d" % os.getpid(), flush=True)
     if how in ("workers", "pollers"):
         os.fork()
+    elif how in ("leaves", "executes", "late"):
+        select.select([listener], [], [])
+        sys.stdin.readline()
+    if how == "leaves" and os.fork():
+        os.wait()
+    elif how == "executes":
+        os.set_inheritable(listener.fileno(), True)
+        arguments = [sys.argv[0], "listener", "threads", str(listener.fileno()), "0"]
+        os.execvp("python3", ["python3"] + arguments)
+    accept_all(listener, how)
+
+
+def accept_all(listener, how):
     while True:
         if how == "pollers":
             listener.setblocking(False)
@@ -86,6 +101,20 @@ async def call_asyncio(address, port, size):
 
 def call(how, address, port, size):
     stream = socket.create_connection((address, port))
+    if how == "first":
+        early = pattern(min(size, 60000))
+        stream.sendall(early)
+        print("connected", flush=True)
+        sys.stdin.readline()
+        if size % 2 == 0 and os.fork():
+            assert os.wait()[1] == 0
+            return
+        came = b""
+        while len(came) < len(early):
+            came += stream.recv(65536)
+        assert came == early
+        exchange(stream, size)
+        return
     assert stream.getpeername()[:2] == (address, port), stream.getpeername()
     if how == "blocking":
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -115,6 +144,8 @@ if role == "serve" and how == "asyncio":
     asyncio.run(serve_asyncio(address, int(port)))
 elif role == "serve":
     serve(how, address, int(port))
+elif role == "listener":
+    accept_all(socket.socket(fileno=int(address)), how)
 elif how == "asyncio":
     asyncio.run(call_asyncio(address, int(port), int(sys.argv[5])))
 else:

@@ -1,8 +1,8 @@
 //! Before an exec: what becomes of connections and listeners that the new program gets.
 
 use super::{
-    file::{FILES, Live, hand_over_now},
-    host, libc_io, not_accelerated,
+    file::{FILES, Live, Ref, hand_over_now},
+    host, libc_io, links, not_accelerated,
 };
 use crate::{inside::Inside, real, report::Once};
 use libc::c_int;
@@ -19,6 +19,10 @@ pub fn before_exec() {
     }
     let Some(_inside) = Inside::enter() else { return };
     host::share_companions();
+    let is_listener = |file: &Ref| matches!(file.live(), Some(Live::Listener(_)));
+    if FILES.all().any(|(fd, file)| file.is_some_and(|it| is_listener(&it)) && stays_open(fd)) {
+        links::give_back(true);
+    }
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);

@@ -105,6 +105,7 @@ extern "C" fn before() {
     companion_address::may_be_shared();
     let inside = Inside::enter();
     if inside.is_some() {
+        links::give_back(false);
         activation::deactivate_unused_listeners();
         file::share_epoll_sets();
         host::share_companions();

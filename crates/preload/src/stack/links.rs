@@ -93,6 +93,16 @@ pub fn hand_over(local: SocketAddr, remote: SocketAddr) -> bool {
         && handover_parent::hand_over(&file, copy.as_raw_fd()).is_ok()
 }
 
+/// Before a fork, and before a program is `executed`: connections that this process has not accepted become the
+/// kernel's, as another process may be the one to accept them.
+pub fn give_back(executed: bool) {
+    if config::get().is_some_and(|config| config.launch.same_host)
+        && let Some(host) = host::existing()
+    {
+        host.give_back(executed);
+    }
+}
+
 fn has_ends(stream: &TcpStream, local: SocketAddr, remote: SocketAddr) -> bool {
     let is = |end: io::Result<SocketAddr>, of: SocketAddr| {
         end.is_ok_and(|end| (end.ip().to_canonical(), end.port()) == (of.ip(), of.port()))

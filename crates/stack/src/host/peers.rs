@@ -2,17 +2,23 @@
 //! process finds the one that listens at an address, and how both ends of a connection are handed over to the kernel
 //! when a child process, or a program that is executed, is to have one of them.
 //!
-//! A process that waits for a listener publishes its address: it listens at a name made of it ([`cable::listen`]). It accepts
-//! over links from its first accept on, unless a second process has waited at the address: only the kernel can share
-//! connections among several. Each process has one more name, by its process id, for requests.
+//! A process that waits for a listener publishes its address: it listens at a name made of it ([`cable::listen`]), and
+//! accepts over links, unless a second process waits at the address: only the kernel can share connections among
+//! several. Each process has one more name, by its process id, for requests.
+//!
+//! A process may wait for a listener and leave accepting to a child, or to a program that is executed. So before a fork
+//! and an exec the connections that wait in its accept queue are given back: each client connects by the kernel, and
+//! sends again what the listener had received.
 
 use super::{Host, Inner, Link};
 use crate::{
-    inet::tcp::TakesLinks,
+    inet::{Pass, tcp::TakesLinks},
+    napi::PolledBy,
     nic::cable::{self, ProcessCable, Rendezvous},
     sync::lock,
     sys,
     thread::{Thread, serve},
+    time,
     unix::{self, message},
 };
 use std::{
@@ -39,13 +45,19 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// How long the other end of a connection may take to hand it over: it may not have accepted it yet.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The requests: hand this connection over; the address is shared with another process.
+/// The requests: hand this connection over; take it back, as its listener may be accepted from by another process; the
+/// address is shared with another process.
 const HAND_OVER: u8 = b'H';
+const TAKE_BACK: u8 = b'T';
 const SHARED: u8 = b'S';
 
-/// The answers.
+/// The answers. After the last one comes what the listener had received: the number after it, and the data in parts.
 const DONE: u8 = b'D';
 const NOT_NOW: u8 = b'N';
+const NOT_ACCEPTED: u8 = b'A';
+
+/// The most in one message.
+const PART: usize = 32 * 1024;
 
 /// A kind and two addresses with ports, IPv4 as mapped IPv6.
 const REQUEST: usize = 1 + 2 * 18;
@@ -83,6 +95,19 @@ struct Published {
     is_shared: bool,
 }
 
+/// What the listener at the other end had received of a connection that it has not accepted.
+pub(crate) struct Received {
+    /// The number after it.
+    pub(crate) next: u32,
+    pub(crate) data: Vec<u8>,
+}
+
+enum Answer {
+    Done,
+    NotNow,
+    NotAccepted(Received),
+}
+
 fn name_of(address: SocketAddr) -> String {
     format!("tcp-{address}")
 }
@@ -112,22 +137,27 @@ impl Peers {
         Ok(Peers { shared, thread: Some(thread) })
     }
 
-    /// A listener at `address` waits for connections. If another process has published the address, neither accepts
-    /// over links from now on.
+    /// A listener at `address` waits for connections: also over links from now on, unless another process has published
+    /// the address.
     pub(crate) fn publish(&self, address: SocketAddr, listener: TakesLinks) {
         let shared = &*self.shared;
         let mut published = lock(&shared.published);
         if let Some(known) = published.iter_mut().find(|known| known.address == address) {
+            if !known.is_shared {
+                listener.waits();
+            }
             return known.listeners.push(listener);
         }
         match cable::listen_nonblocking(&name_of(address)) {
             Ok(rendezvous) => {
+                listener.waits();
                 let (rendezvous, listeners) = (Arc::new(rendezvous), vec![listener]);
                 published.push(Published { address, rendezvous, listeners, is_shared: false });
                 drop(published);
                 sys::signal(shared.changed.as_raw_fd());
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                listener.never();
                 drop(published);
                 share_with_owner(address);
             }
@@ -136,20 +166,10 @@ impl Peers {
         }
     }
 
-    /// A listener at `address` has begun to accept: over links as well, if no other process has waited there.
-    pub(crate) fn accepts(&self, address: SocketAddr, listener: &TakesLinks) {
-        let published = lock(&self.shared.published);
-        let is_it = |known: &&Published| known.address == address && !known.is_shared;
-        let found = published.iter().find(is_it);
-        if found.is_some_and(|known| known.listeners.iter().any(|it| it.is_same(listener))) {
-            listener.set(true);
-        }
-    }
-
     /// A listener at `address` is closed.
     pub(crate) fn withdraw(&self, address: SocketAddr, listener: &TakesLinks) {
         let shared = &*self.shared;
-        listener.set(false);
+        listener.never();
         lock(&shared.published).retain_mut(|known| {
             if known.address == address {
                 known.listeners.retain(|it| !it.is_same(listener));
@@ -198,7 +218,8 @@ impl Peers {
         }
     }
 
-    /// The kernel has the local end of a connection over `link`: has the other process give it the other end.
+    /// The kernel has the local end of a connection over `link`: has the other process give it the other end. Returns
+    /// what the listener there had received, if it has not accepted the connection: there is none any more.
     ///
     /// # Errors
     /// `TimedOut` if the other process does not do so; those of reaching it.
@@ -206,28 +227,50 @@ impl Peers {
         &self,
         link: u32,
         (local, remote): (SocketAddr, SocketAddr),
-    ) -> io::Result<()> {
+    ) -> io::Result<Option<Received>> {
         let ends = (canonical(local), canonical(remote));
         let shared = &*self.shared;
         if lock(&shared.handing_over).contains(&ends) {
             // At the request of the other process, whose end the kernel has already.
-            return Ok(());
+            return Ok(None);
         }
-        let pid =
-            lock(&shared.links).iter().find(|(_, known)| known.0 == link).map(|(pid, _)| *pid);
-        let pid = pid.ok_or(io::ErrorKind::NotConnected)?;
+        let pid = shared.pid_of(link).ok_or(io::ErrorKind::NotConnected)?;
         lock(&shared.handing_over).push(ends);
         let until = Instant::now() + HAND_OVER_PATIENCE;
         let asked = loop {
-            match ask(pid.cast_unsigned(), HAND_OVER, ends.1, ends.0) {
-                Ok(true) => break Ok(()),
-                Ok(false) if Instant::now() < until => sleep(Duration::from_millis(1)),
-                Ok(false) => break Err(io::ErrorKind::TimedOut.into()),
+            match ask(pid, HAND_OVER, ends.1, ends.0) {
+                Ok(Answer::Done) => break Ok(None),
+                Ok(Answer::NotAccepted(received)) => break Ok(Some(received)),
+                Ok(Answer::NotNow) if Instant::now() < until => sleep(Duration::from_millis(1)),
+                Ok(Answer::NotNow) => break Err(io::ErrorKind::TimedOut.into()),
                 Err(error) => break Err(error),
             }
         };
         lock(&shared.handing_over).retain(|known| *known != ends);
+        self.take_no_more(local.port());
         asked
+    }
+
+    /// Other processes use connections that this one accepts at `port`: the next ones are the kernel's, which costs no
+    /// hand-over.
+    fn take_no_more(&self, port: u16) {
+        let published = lock(&self.shared.published);
+        let at_port = published.iter().filter(|known| known.address.port() == port);
+        at_port.flat_map(|known| &known.listeners).for_each(|listener| {
+            listener.never();
+        });
+    }
+
+    /// Before a fork, and before a program is `executed`: connections that this process has not accepted become the
+    /// kernel's. Before a fork only those of listeners from which it never has accepted, for a child may do so; they
+    /// take no others until it does.
+    fn give_back(&self, executed: bool) {
+        let shared = &*self.shared;
+        let published = lock(&shared.published);
+        let all = published.iter().flat_map(|known| &known.listeners);
+        let listeners: Vec<_> = all.filter(|it| it.pause(executed)).cloned().collect();
+        drop(published);
+        shared.give_back(&listeners);
     }
 }
 
@@ -245,7 +288,7 @@ impl Drop for Peers {
 }
 
 impl Shared {
-    fn serve(&self) {
+    fn serve(self: &Arc<Shared>) {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         while !self.stop.load(Ordering::Relaxed) {
             let names: Vec<_> =
@@ -284,7 +327,7 @@ impl Shared {
     }
 
     /// Answers one request.
-    fn answer(&self) -> io::Result<()> {
+    fn answer(self: &Arc<Shared>) -> io::Result<()> {
         // SAFETY: no address is wanted.
         let socket = sys::owned(unsafe {
             libc::accept4(
@@ -305,13 +348,23 @@ impl Shared {
         let (local, remote) = (read(&request[1..19]), read(&request[19..]));
         let done = match request[0] {
             HAND_OVER => self.hand_over(local, remote),
+            TAKE_BACK => (self.hand_over)(local, remote),
             SHARED => {
                 self.share(local);
                 true
             }
             _ => false,
         };
-        message::send(socket.as_fd(), &[if done { DONE } else { NOT_NOW }], &[], 0).map(drop)
+        let received = match request[0] {
+            HAND_OVER if !done => self.end_not_accepted(local, remote),
+            _ => None,
+        };
+        let answer = match received {
+            Some(received) => return send_received(&socket, &received),
+            None if done => DONE,
+            None => NOT_NOW,
+        };
+        message::send(socket.as_fd(), &[answer], &[], 0).map(drop)
     }
 
     fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> bool {
@@ -327,12 +380,62 @@ impl Shared {
     }
 
     /// Other processes wait at this address, too.
-    fn share(&self, address: SocketAddr) {
+    fn share(self: &Arc<Shared>, address: SocketAddr) {
         let mut published = lock(&self.published);
+        let mut left = Vec::new();
         for known in published.iter_mut().filter(|known| canonical(known.address) == address) {
             known.is_shared = true;
-            known.listeners.iter().for_each(|listener| listener.set(false));
+            left.extend(known.listeners.iter().filter(|it| !it.never()).cloned());
         }
+        drop(published);
+        // This thread must go on to answer. Without another one the connections wait for this process to accept.
+        let shared = self.clone();
+        if left.iter().any(|listener| listener.queued().is_none_or(|queued| !queued.is_empty())) {
+            let _ = serve("busypoll/peers", move || shared.give_back(&left));
+        }
+    }
+
+    /// The connections that wait at these listeners, which take no others, become the kernel's.
+    fn give_back(&self, listeners: &[TakesLinks]) {
+        let until = Instant::now() + HAND_OVER_PATIENCE;
+        for listener in listeners {
+            let handshakes_until = Instant::now() + PATIENCE;
+            loop {
+                match listener.queued() {
+                    Some(queued) if queued.is_empty() => break,
+                    None if Instant::now() > handshakes_until => break,
+                    None => {}
+                    Some(queued) => queued.into_iter().for_each(|(link, local, remote)| {
+                        let pid = self.pid_of(link);
+                        let asked = pid.map(|pid| ask(pid, TAKE_BACK, remote, local));
+                        let is_left = !matches!(asked, Some(Ok(_))) || Instant::now() > until;
+                        if is_left && let Some(inner) = self.host.upgrade() {
+                            // Otherwise its client would wait for ever.
+                            let host = Host { inner };
+                            let flow = listener.take(host.inet(), local, remote);
+                            in_pass(|pass| flow.iter().for_each(|flow| flow.abort(pass)));
+                        }
+                    }),
+                }
+                sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// If a listener has this connection and has not accepted it: ends it without a word. Returns what it has received.
+    fn end_not_accepted(&self, local: SocketAddr, remote: SocketAddr) -> Option<Received> {
+        let host = Host { inner: self.host.upgrade()? };
+        let published = lock(&self.published);
+        let mut all = published.iter().flat_map(|known| &known.listeners);
+        let flow = all.find_map(|listener| listener.take(host.inet(), local, remote))?;
+        drop(published);
+        let (next, data) = in_pass(|pass| flow.end_not_accepted(pass)).ok()?;
+        Some(Received { next, data })
+    }
+
+    fn pid_of(&self, link: u32) -> Option<u32> {
+        let links = lock(&self.links);
+        links.iter().find(|(_, known)| known.0 == link).map(|(pid, _)| pid.cast_unsigned())
     }
 }
 
@@ -354,8 +457,8 @@ fn share_with_owner(address: SocketAddr) {
     }
 }
 
-/// Sends a request to a process and returns whether it has done it.
-fn ask(pid: u32, kind: u8, local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
+/// Sends a request to a process.
+fn ask(pid: u32, kind: u8, local: SocketAddr, remote: SocketAddr) -> io::Result<Answer> {
     let socket = unix::connect(&control_name(pid), libc::SOCK_SEQPACKET, HAND_OVER_PATIENCE)?;
     let (peer, user) = unix::peer(socket.as_fd())?;
     if peer.cast_unsigned() != pid || !unix::trusts(user) {
@@ -366,8 +469,45 @@ fn ask(pid: u32, kind: u8, local: SocketAddr, remote: SocketAddr) -> io::Result<
     write(local, &mut request[1..19]);
     write(remote, &mut request[19..]);
     message::send(socket.as_fd(), &request, &[], 0)?;
-    let mut answer = [0];
-    Ok(message::receive(socket.as_fd(), &mut answer)?.0 == 1 && answer[0] == DONE)
+    let mut answer = [0; 9];
+    match (message::receive(socket.as_fd(), &mut answer)?.0, answer) {
+        (1, [DONE, ..]) => Ok(Answer::Done),
+        (9, [NOT_ACCEPTED, next @ .., l0, l1, l2, l3]) => {
+            let (next, len) = (u32::from_ne_bytes(next), u32::from_ne_bytes([l0, l1, l2, l3]));
+            receive_parts(&socket, len as usize)
+                .map(|data| Answer::NotAccepted(Received { next, data }))
+        }
+        _ => Ok(Answer::NotNow),
+    }
+}
+
+fn receive_parts(socket: &OwnedFd, len: usize) -> io::Result<Vec<u8>> {
+    let (mut data, mut part) = (Vec::new(), vec![0; PART]);
+    while data.len() < len {
+        match message::receive(socket.as_fd(), &mut part)?.0 {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            got => data.extend_from_slice(&part[..got]),
+        }
+    }
+    Ok(data)
+}
+
+fn send_received(socket: &OwnedFd, received: &Received) -> io::Result<()> {
+    let mut answer = [NOT_ACCEPTED; 9];
+    answer[1..5].copy_from_slice(&received.next.to_ne_bytes());
+    answer[5..].copy_from_slice(&(received.data.len() as u32).to_ne_bytes());
+    message::send(socket.as_fd(), &answer, &[], 0)?;
+    for part in received.data.chunks(PART) {
+        message::send(socket.as_fd(), part, &[], 0)?;
+    }
+    Ok(())
+}
+
+fn in_pass<T>(then: impl FnOnce(&mut Pass<'_>) -> T) -> T {
+    let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
+    let result = then(&mut pass);
+    pass.wake.wake_all();
+    result
 }
 
 fn canonical(end: SocketAddr) -> SocketAddr {
@@ -413,6 +553,13 @@ impl Host {
     #[doc(hidden)]
     pub fn forget_link(&self, link: Link, is_refused: bool) {
         self.peers().into_iter().for_each(|peers| peers.forget(link, is_refused));
+    }
+
+    /// Before this process forks, or executes a program: connections over links that it has not accepted become the
+    /// kernel's.
+    #[doc(hidden)]
+    pub fn give_back(&self, executed: bool) {
+        self.peers().into_iter().for_each(|peers| peers.give_back(executed));
     }
 
     pub(crate) fn peers(&self) -> Option<&Peers> {

@@ -121,6 +121,20 @@ impl Flow {
         self.core.finish(state, &self.inet, pass);
         Ok(port_ref)
     }
+
+    /// Ends a connection that no program has accepted, without a word to the peer. Returns what has been received: the
+    /// number after it, and the data.
+    ///
+    /// # Errors
+    /// EINVAL in a state of no such connection; ENOMEM. Then it goes on.
+    pub(crate) fn end_not_accepted(&self, pass: &mut Pass<'_>) -> io::Result<(u32, Vec<u8>)> {
+        let mut received = (0, Vec::new());
+        self.hand_over(libc::ECONNABORTED, pass, |state| {
+            received = (state.rcv_nxt, state.unread.clone());
+            Ok(())
+        })?;
+        Ok(received)
+    }
 }
 
 impl Connection {

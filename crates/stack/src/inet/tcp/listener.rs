@@ -21,6 +21,15 @@ use std::{
     time::Duration,
 };
 
+/// Values of [`Listener::takes_links`].
+const NO: u32 = 0;
+/// As its process waits for connections.
+const WAITS: u32 = 1;
+/// Its process has accepted.
+const ACCEPTS: u32 = 2;
+/// Not even when its process accepts: others do so as well.
+const NEVER: u32 = 3;
+
 /// How long after the last cookie was sent one may come back (`TCP_SYNCOOKIE_VALID`).
 const COOKIES_VALID: Duration = Duration::from_secs(120);
 
@@ -65,7 +74,7 @@ pub(super) struct Listener {
     claim: Claim,
     pub(super) by_queue: bool,
     endpoint: Arc<dyn TcpEndpoint>,
-    /// 1: it accepts connections over links to processes of this machine.
+    /// Whether it accepts connections over links to processes of this machine.
     takes_links: AtomicU32,
     state: Mutex<State>,
 }
@@ -120,7 +129,7 @@ impl Listener {
     }
 
     pub(super) fn takes_links(&self) -> bool {
-        self.takes_links.load(Ordering::Relaxed) != 0
+        matches!(self.takes_links.load(Ordering::Relaxed), WAITS | ACCEPTS)
     }
 
     /// The options of a connection to it that begins with this segment.
@@ -275,7 +284,7 @@ impl Inet {
         };
         state.update_ledger();
         let by_queue = options.by_queue;
-        let (takes_links, state) = (AtomicU32::new(1), Mutex::new(state));
+        let (takes_links, state) = (AtomicU32::new(ACCEPTS), Mutex::new(state));
         let listener = Arc::new(Listener { claim, by_queue, endpoint, takes_links, state });
         self.tcp.table.listen(&listener);
         drop(claims);
@@ -364,24 +373,92 @@ impl Listening {
     }
 }
 
-/// Whether a listener accepts connections over links to processes of this machine.
+/// A listener, for what concerns links to processes of this machine.
+#[derive(Clone)]
 pub(crate) struct TakesLinks(Weak<Listener>);
 
 impl TakesLinks {
-    pub(crate) fn set(&self, on: bool) {
-        if let Some(listener) = self.0.upgrade() {
-            listener.takes_links.store(on.into(), Ordering::Relaxed);
-        }
+    fn change(&self, from: u32, to: u32) -> bool {
+        let order = Ordering::Relaxed;
+        let change = |it: Arc<Listener>| it.takes_links.compare_exchange(from, to, order, order);
+        self.0.upgrade().is_some_and(|listener| change(listener).is_ok())
+    }
+
+    /// Its process waits for connections: it accepts over links.
+    pub(crate) fn waits(&self) {
+        self.change(NO, WAITS);
+    }
+
+    /// It does not accept over links before its process accepts a connection. Not if its process has done so before,
+    /// unless `always`. Returns whether that is so.
+    pub(crate) fn pause(&self, always: bool) -> bool {
+        self.change(WAITS, NO) || always && self.change(ACCEPTS, NO)
+    }
+
+    /// It does not accept over links from now on. Returns whether its process has accepted before.
+    pub(crate) fn never(&self) -> bool {
+        let listener = self.0.upgrade();
+        listener.is_some_and(|it| it.takes_links.swap(NEVER, Ordering::Relaxed) == ACCEPTS)
     }
 
     pub(crate) fn is_same(&self, other: &TakesLinks) -> bool {
         self.0.ptr_eq(&other.0)
+    }
+
+    /// The connections over links that wait to be accepted: link, local and remote address. `None`: there may be more in
+    /// a moment.
+    pub(crate) fn queued(&self) -> Option<Vec<(u32, SocketAddr, SocketAddr)>> {
+        let Some(listener) = self.0.upgrade() else { return Some(Vec::new()) };
+        let state = lock(&listener.state);
+        let (cores, handshakes) =
+            (Vec::from_iter(state.queue.iter().cloned()), state.syn_queue_len);
+        // The locks of flows come before it.
+        drop(state);
+        let over_links: Vec<_> = cores
+            .iter()
+            .map(|core| (core.lock().path_options.link, core.tuple))
+            .filter(|(link, _)| *link != 0)
+            .map(|(link, tuple)| (link, tuple.local(), tuple.remote()))
+            .collect();
+        (!over_links.is_empty() || handshakes == 0).then_some(over_links)
+    }
+
+    /// Takes a connection out of the accept queue.
+    pub(crate) fn take(
+        &self,
+        inet: &Arc<Inet>,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<Flow> {
+        let listener = self.0.upgrade()?;
+        let mut state = lock(&listener.state);
+        let is_it = |core: &Arc<Core>| (core.tuple.local(), core.tuple.remote()) == (local, remote);
+        let at = state.queue.iter().position(is_it)?;
+        let core = state.queue.remove(at)?;
+        state.reserved -= 1;
+        state.update_ledger();
+        Some(Flow::new(core, inet.clone()))
     }
 }
 
 impl Listening {
     pub(crate) fn links(&self) -> TakesLinks {
         TakesLinks(Arc::downgrade(&self.listener))
+    }
+
+    /// It does not accept over links before [`accepts`](Listening::accepts).
+    pub(crate) fn take_no_links(&self) {
+        self.listener.takes_links.store(NO, Ordering::Relaxed);
+    }
+
+    /// Its process accepts.
+    pub(crate) fn accepts(&self) {
+        let state = &self.listener.takes_links;
+        let now = state.load(Ordering::Relaxed);
+        if matches!(now, NO | WAITS) {
+            let order = Ordering::Relaxed;
+            let _ = state.compare_exchange(now, ACCEPTS, order, order);
+        }
     }
 
     /// Closes it, as dropping it does; it can still be asked for its address.

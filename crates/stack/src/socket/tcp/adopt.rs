@@ -176,10 +176,10 @@ impl TcpListener {
                 Ok(ListenerCompanion { kernel: service.add_listener(own, state.clone())?, state })
             })
             .inspect(|listener| {
-                let links = listener.0.listening.links();
-                links.set(false);
+                let listening = &listener.0.listening;
+                listening.take_no_links();
                 if let Some(peers) = host.peers() {
-                    peers.publish(listener.0.listening.local(), links);
+                    peers.publish(listening.local(), listening.links());
                 }
             })
     }
@@ -204,17 +204,11 @@ impl TcpListener {
 
 impl Inner {
     /// Steers the port, unless other processes wait for it, which is checked again once a second: they may have ended.
-    /// A port that this process alone has is open to links as well.
     fn take_port(&self) {
         if let Some(reservation) = &self.reservation {
             self.steer(reservation);
         }
-        if let Some(peers) = self.host.peers()
-            && self.reservation.as_ref().is_none_or(|reservation| reservation.is_steered())
-            && !self.accepts.swap(true, Ordering::Relaxed)
-        {
-            peers.accepts(self.listening.local(), &self.listening.links());
-        }
+        self.listening.accepts();
     }
 
     fn steer(&self, reservation: &PortReservation) {

@@ -2,10 +2,13 @@
 //! descriptor, as children have after fork(2). Uses the kernel's checkpoint interface: a socket in repair mode is set
 //! to the connection's state (not in tcp(7); see `TCP_REPAIR` in Linux's net/ipv4/tcp.c).
 
-use super::stream::{TcpStream, pass};
+use super::{
+    reconnect::reconnect,
+    stream::{TcpStream, pass},
+};
 use crate::{
     Host,
-    host::CompanionService,
+    host::{CompanionService, Received},
     inet::tcp::{Failed, RepairState, ToKernel, hand_over},
     socket::options::{SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sys::{self, get_option, set_option},
@@ -73,7 +76,10 @@ impl TcpStream {
                 let set = set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1);
                 set.map_err(Failed::Stays)?;
             }
-            hand_over(&mut HandOver { kernel, host, service, state, link, repair: &repair })?;
+            let repair = &repair;
+            let mut steps =
+                HandOver { kernel, host, service, state, link, repair, not_accepted: None };
+            hand_over(&mut steps)?;
             if reuse_address {
                 // The end of repair mode has cleared it.
                 let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -101,6 +107,8 @@ struct HandOver<'a, R> {
     link: u32,
     /// Switches repair mode.
     repair: &'a R,
+    /// What the listener at the other end had received, if it has not accepted the connection.
+    not_accepted: Option<Received>,
 }
 
 impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
@@ -119,7 +127,8 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
         if self.link != 0 {
             // Neither end may send before the kernel has both.
             let peers = self.host.peers().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
-            return peers.hand_over_both(self.link, ends);
+            self.not_accepted = peers.hand_over_both(self.link, ends)?;
+            return Ok(());
         }
         // A packet that is left in our rings must not be answered with a reset.
         self.host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
@@ -127,6 +136,10 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
     }
 
     fn thaw(&mut self) -> io::Result<()> {
+        if let Some(received) = self.not_accepted.take() {
+            self.forget();
+            return reconnect(self.kernel, self.state, &received);
+        }
         // The kernel now sends a window probe; it learns the rest from the peer's acknowledgment.
         (self.repair)(self.kernel.as_raw_fd(), OFF)
     }
@@ -231,7 +244,12 @@ fn finish(kernel: BorrowedFd<'_>, repair_state: &RepairState) {
 }
 
 /// Makes a socket buffer large enough for `len` bytes.
-fn grow_buffer(kernel: BorrowedFd<'_>, name: i32, force: i32, len: usize) -> io::Result<()> {
+pub(super) fn grow_buffer(
+    kernel: BorrowedFd<'_>,
+    name: i32,
+    force: i32,
+    len: usize,
+) -> io::Result<()> {
     let wanted = i32::try_from(2 * len + OVERHEAD).map_err(|_| errno(libc::ENOBUFS))?;
     let is_large = || get_option(&kernel, libc::SOL_SOCKET, name).is_ok_and(|has| has >= wanted);
     if len == 0 || is_large() {
@@ -244,7 +262,7 @@ fn grow_buffer(kernel: BorrowedFd<'_>, name: i32, force: i32, len: usize) -> io:
 }
 
 /// Writes `bytes` to the queue selected by `TCP_REPAIR_QUEUE`, or sends them.
-fn write_queue(kernel: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_queue(kernel: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     // Small enough for one buffer of the kernel.
     const MOST: usize = 16 * 1024;
     while !bytes.is_empty() {
@@ -266,7 +284,7 @@ fn is_bound(kernel: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(socket.local_addr()?.port() != 0)
 }
 
-fn as_family(address: SocketAddr, six: bool) -> SocketAddr {
+pub(super) fn as_family(address: SocketAddr, six: bool) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(v4) if six => SocketAddr::new(v4.to_ipv6_mapped().into(), address.port()),
         _ => address,

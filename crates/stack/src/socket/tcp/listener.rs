@@ -72,8 +72,6 @@ pub(super) struct Inner {
     pub(super) reservation: Option<Arc<PortReservation>>,
     pub(super) values: Mutex<Values>,
     closed: AtomicBool,
-    /// It has accepted while its process had the port alone.
-    pub(super) accepts: AtomicBool,
     /// Accepting was shut down.
     stopped: AtomicBool,
     /// The kernel socket that listens at the same address.
@@ -124,7 +122,6 @@ impl TcpListener {
             reservation,
             values: Mutex::new(values),
             closed: AtomicBool::new(false),
-            accepts: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             kernel,
         })))

@@ -12,6 +12,7 @@ mod listener;
 mod message;
 mod options;
 mod owner;
+mod reconnect;
 mod stream;
 mod transfer;
 
