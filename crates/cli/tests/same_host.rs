@@ -56,7 +56,7 @@ fn both_ends_of_a_connection_under_it_use_memory() {
     {
         let _server = serve(&lab, "stack", how, listens);
         let at = if listens.contains(':') { "::1" } else { "127.0.0.1" };
-        for how in ["blocking", "asyncio"] {
+        for how in ["blocking", "asyncio", "bound"] {
             let carried = call(&lab, "stack", how, at, 1_000_000);
             assert!(carried < 10, "{listens} {how}: {carried} packets on loopback");
         }

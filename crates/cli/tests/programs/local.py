@@ -4,8 +4,9 @@ The server echoes. HOW: "threads", "asyncio", "fork" (a child for each connectio
 listener), "pollers" (likewise, and each waits before it accepts), "leaves" (waits for two connections, and leaves
 accepting to a child), "executes" (likewise, to a program that it executes), "late" (accepts after a line on standard
 input). The client sends BYTES bytes and checks what comes back. HOW: "blocking", "asyncio", "fork" (a child goes on
-with the connection), "exec" (a program it executes does so), "hold" (until a line on standard input), "first" (sends
-before it says so, and then a child goes on, or if BYTES is odd, it does so itself).
+with the connection), "exec" (a program it executes does so), "hold" (until a line on standard input), "bound" (to the
+address, before it connects), "first" (sends before it says so, and then a child goes on, or if BYTES is odd, it does so
+itself).
 """
 import asyncio
 import hashlib
@@ -100,7 +101,8 @@ async def call_asyncio(address, port, size):
 
 
 def call(how, address, port, size):
-    stream = socket.create_connection((address, port))
+    source = (address, 0) if how == "bound" else None
+    stream = socket.create_connection((address, port), source_address=source)
     if how == "first":
         early = pattern(min(size, 60000))
         stream.sendall(early)

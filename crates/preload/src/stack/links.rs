@@ -17,7 +17,7 @@ use busypoll_stack::{TcpStream, is_published};
 use libc::c_int;
 use std::{
     io::{self, ErrorKind},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     time::Duration,
 };
@@ -25,7 +25,7 @@ use std::{
 /// A process that does not answer for so long is reached by the kernel.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Connects `file`, which is not bound, at `fd`, to a process of this machine.
+/// Connects `file`, at `fd`, to a process of this machine.
 ///
 /// # Errors
 /// The file, perhaps another one at that descriptor: the kernel connects.
@@ -38,17 +38,13 @@ pub fn connect(
     if !config::get().is_some_and(|config| config.launch.same_host) {
         return Err(file);
     }
-    let address = remote.ip().to_canonical();
-    let is_own = address.is_loopback()
-        || match host::existing() {
-            Some(host) => host.has_shared_address(address),
-            None => route::has_address(address),
-        };
+    let Ok(bound) = local_of(&file, fd) else { return Err(file) };
+    let local = (bound.port() != 0).then_some(bound);
     // A program that is executed may get standard input, output and error.
-    let is_for_links = is_own
+    let is_for_links = is_own(remote.ip())
+        && (bound.ip().to_canonical().is_unspecified() || is_own(bound.ip()))
         && !(0..=2).contains(&fd)
-        && file.is_for_stack(None, Some(remote))
-        && local_of(&file, fd).is_ok_and(|local| local.port() == 0);
+        && file.is_for_stack(local, Some(remote));
     if !is_for_links {
         return Err(file);
     }
@@ -57,7 +53,7 @@ pub fn connect(
     else {
         return Err(file);
     };
-    let Some(stream) = file.stream(fd, None, remote) else { return Err(file) };
+    let Some(stream) = file.stream(fd, local, remote) else { return Err(file) };
     match inside.wait(Restart::Never, || stream.connect_over(link, remote, PATIENCE)) {
         Ok(()) if file.is_nonblocking() => Ok(Err(error(libc::EINPROGRESS))),
         Ok(()) => Ok(Ok(())),
@@ -66,6 +62,16 @@ pub fn connect(
             Err(deactivate(&file))
         }
     }
+}
+
+/// Whether it is an address of this machine, as far as links go.
+fn is_own(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback()
+        || match host::existing() {
+            Some(host) => host.has_shared_address(address),
+            None => route::has_address(address),
+        }
 }
 
 /// Hands the connection with these ends over to the kernel, at the request of the process at the other end.

@@ -130,8 +130,10 @@ impl TcpStream {
     ) -> io::Result<TcpStream> {
         let own = kernel.as_fd().try_clone_to_owned()?;
         let unavailable = || errno(libc::EADDRNOTAVAIL);
-        adopted(host, binding, |service| {
-            service.reserve_to_connect(binding, own).map(Some).ok_or_else(unavailable)
+        adopted(host, binding, |service| match service.reserve_to_connect(binding, own) {
+            // From a loopback address it connects over links only.
+            None if binding.local.ip().to_canonical().is_loopback() => Ok(None),
+            reservation => reservation.map(Some).ok_or_else(unavailable),
         })
     }
 }
