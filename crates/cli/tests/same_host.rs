@@ -5,7 +5,14 @@
 mod echo;
 mod support;
 
-use std::process::Command;
+use std::{
+    fs::{self, File},
+    os::unix::{fs::FileExt, process::ExitStatusExt},
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use busypoll_lab::{Lab, needs, needs_root};
 use busypoll_linux::stat;
@@ -25,7 +32,8 @@ fn program(lab: &Lab, plane: &str, words: &[&str]) -> Command {
     }
     let mut command = lab.server.command(BUSYPOLL);
     command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]);
-    command.args((plane == "stack").then_some("--same-host")).arg("--").args(python).args(words);
+    command.args((plane == "without").then_some("--no-same-host"));
+    command.arg("--").args(python).args(words);
     command
 }
 
@@ -80,7 +88,7 @@ fn a_plain_end_is_reached_by_the_kernel() {
         }
     }
     // The address belongs to another program now.
-    for plane in ["plain", "without the option"] {
+    for plane in ["plain", "without"] {
         let _server = serve(&lab, plane, "threads", "127.0.0.1");
         for _ in 0..2 {
             assert!(call(&lab, "stack", "asyncio", "127.0.0.1", 1_000_000) > 50);
@@ -196,4 +204,78 @@ fn a_process_that_is_killed_or_stopped_is_as_on_the_kernel() {
     server.child.wait().unwrap();
     held.send_line("");
     assert!(!held.child.wait().unwrap().success(), "the connection outlived its process");
+}
+
+/// Twenty processes connect to each other at random, while one after the other is killed and started again. Eight of them
+/// have the interface, and with it memory; the others are on the kernel.
+fn connect_at_random(connections: usize, pause: Duration) {
+    const PROCESSES: usize = 20;
+    let lab = Lab::builder().build().unwrap();
+    let folder = temp_dir("mesh");
+    let (mesh, shared) = (folder.join("mesh"), folder.join("kills"));
+    build(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&mesh).arg(source("mesh.c")));
+    fs::write(&shared, [0; 4096]).unwrap();
+    let kills = File::options().read(true).write(true).open(&shared).unwrap();
+    let start = |n: usize| {
+        let mut command = lab.server.command(BUSYPOLL);
+        command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--"]);
+        command.arg(&mesh).args([PROCESSES, n, 7100, connections].map(|word| word.to_string()));
+        Running::start(command.arg(&shared))
+    };
+    let on_loopback = || lab.server.enter(|| stat::received_packets().unwrap()["lo"]).unwrap();
+    let mut all: Vec<_> = (0..PROCESSES).map(start).collect();
+    let before = on_loopback();
+    all.iter_mut().for_each(|process| process.send_line(""));
+    // The last one is not killed: when it has made its connections the test is over.
+    let mut last = all.pop().unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut killed = 0_u32;
+            while !done.load(Ordering::Relaxed) {
+                let n = killed as usize * 7 % all.len();
+                let mut count = [0; 4];
+                kills.read_exact_at(&mut count, 4 * n as u64).unwrap();
+                let count = u32::from_ne_bytes(count);
+                kills.write_all_at(&(count + 1).to_ne_bytes(), 4 * n as u64).unwrap();
+                all[n].child.kill().unwrap();
+                let status = all[n].child.wait().unwrap();
+                assert_eq!(status.signal(), Some(9), "process {n} ended by itself");
+                all[n] = start(n);
+                kills.write_all_at(&(count + 2).to_ne_bytes(), 4 * n as u64).unwrap();
+                all[n].send_line("");
+                killed += 1;
+                thread::sleep(pause);
+            }
+            println!("{killed} were killed");
+        });
+        let line = last.wait_for("done");
+        done.store(true, Ordering::Relaxed);
+        println!("{line}");
+        let whole: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(whole > connections / 2, "{line}");
+    });
+    for (n, process) in all.iter_mut().enumerate() {
+        assert!(process.child.try_wait().unwrap().is_none(), "process {n} has ended");
+    }
+    println!("{} packets on loopback", on_loopback() - before);
+    // From now on connections may fail: the processes are killed one after the other.
+    kills.write_all_at(&[0xff; 4 * PROCESSES], 0).unwrap();
+}
+
+#[test]
+fn random_connections_between_processes_that_are_killed() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = one_test_at_a_time();
+    connect_at_random(500, Duration::from_millis(200));
+}
+
+#[test]
+#[ignore = "a million connections take minutes"]
+fn a_million_random_connections_between_processes_that_are_killed() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = one_test_at_a_time();
+    connect_at_random(50_000, Duration::from_secs(1));
 }

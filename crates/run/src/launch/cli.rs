@@ -40,10 +40,10 @@ pub struct RunArgs {
     /// Let packets of the stack plane bypass firewall and NAT rules
     #[arg(long)]
     bypass_firewall: bool,
-    /// Let TCP connections between programs of this machine that all run with this option go over shared memory, past
-    /// loopback
+    /// Leave TCP connections between programs of this machine, which go over shared memory if both run on the stack plane,
+    /// to loopback
     #[arg(long)]
-    same_host: bool,
+    no_same_host: bool,
     /// The program's argv[0]
     #[arg(long, hide = true, value_name = "NAME", allow_hyphen_values = true)]
     argv0: Option<OsString>,
@@ -73,7 +73,6 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
         profile: args.profile,
         strict: args.strict,
         bypass_firewall: args.bypass_firewall,
-        same_host: args.same_host,
         ..Launch::default()
     };
     let defaults = &mut launch.policy.defaults;
@@ -83,12 +82,13 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
         let without = [
             ("--dev", args.dev.is_some()),
             ("--bypass-firewall", args.bypass_firewall),
-            ("--same-host", args.same_host),
+            ("--no-same-host", args.no_same_host),
         ];
         if let Some((option, _)) = without.into_iter().find(|(_, given)| *given) {
             return Err(LaunchError::NoStack(option));
         }
     }
+    launch.same_host = uses_stack_plane(&launch.policy) && !args.no_same_host;
     for trade in args.profile.trades(&launch.policy.defaults) {
         say(format_args!("--profile {}: {trade}", args.profile.word()));
     }
