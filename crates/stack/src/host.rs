@@ -29,6 +29,7 @@ mod companion_listener;
 pub mod firewall;
 mod group_ring;
 mod groups;
+mod idle_links;
 mod kernel_connections;
 mod kernel_udp;
 mod later;
@@ -464,6 +465,12 @@ impl Host {
             None => *watch = Some(LinkWatch::start(inner.inet.clone(), vec![watched])?),
         }
         Ok(Link(number))
+    }
+
+    /// Closes a link: the connections that it has are reset, at both ends.
+    #[doc(hidden)]
+    pub fn close_link(&self, link: Link) {
+        lock(&self.inner.link_watch).iter().for_each(|watch| watch.close(link.0));
     }
 
     /// `busy_read`, microseconds.

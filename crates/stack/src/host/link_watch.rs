@@ -42,7 +42,9 @@ pub(super) struct LinkWatch {
 
 struct Watched {
     links: Mutex<Vec<Link>>,
-    /// The thread looks at `links` and `stop` again.
+    /// The numbers of links to be closed.
+    closing: Mutex<Vec<u32>>,
+    /// The thread looks at the other fields again.
     changed: OwnedFd,
     stop: AtomicBool,
 }
@@ -51,8 +53,8 @@ impl LinkWatch {
     /// # Errors
     /// No descriptor or thread left.
     pub(super) fn start(inet: Arc<Inet>, links: Vec<Link>) -> io::Result<LinkWatch> {
-        let (links, stop) = (Mutex::new(links), AtomicBool::new(false));
-        let watched = Arc::new(Watched { links, changed: sys::eventfd()?, stop });
+        let (links, stop, closing) = (Mutex::new(links), AtomicBool::new(false), Mutex::default());
+        let watched = Arc::new(Watched { links, closing, changed: sys::eventfd()?, stop });
         let shared = watched.clone();
         let thread = serve("busypoll/links", move || shared.watch(&inet))?;
         Ok(LinkWatch { watched, thread: Some(thread) })
@@ -61,6 +63,12 @@ impl LinkWatch {
     /// Watches one more.
     pub(super) fn add(&self, link: Link) {
         lock(&self.watched.links).push(link);
+        sys::signal(self.watched.changed.as_raw_fd());
+    }
+
+    /// Closes the link of that number.
+    pub(super) fn close(&self, number: u32) {
+        lock(&self.watched.closing).push(number);
         sys::signal(self.watched.changed.as_raw_fd());
     }
 }
@@ -89,12 +97,25 @@ impl Watched {
             }
             if fds[0].revents != 0 {
                 sys::drain(self.changed.as_raw_fd());
+                self.close_some(inet);
+                // What was polled may be others' numbers now.
+                continue;
             }
             // Only this thread removes links, and new ones come last.
             for at in (1..fds.len()).rev().filter(|at| fds[*at].revents != 0) {
                 let link = lock(&self.links).remove(at - 1);
                 link.end(inet);
             }
+        }
+    }
+
+    fn close_some(&self, inet: &Inet) {
+        for number in std::mem::take(&mut *lock(&self.closing)) {
+            let mut links = lock(&self.links);
+            let at = links.iter().position(|link| link.interface.link() == number);
+            let link = at.map(|at| links.remove(at));
+            drop(links);
+            link.into_iter().for_each(|link| link.end(inet));
         }
     }
 }

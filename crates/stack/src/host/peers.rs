@@ -10,7 +10,7 @@
 //! and an exec the connections that wait in its accept queue are given back: each client connects by the kernel, and
 //! sends again what the listener had received.
 
-use super::{Host, Inner, Link};
+use super::{Host, Inner, Link, idle_links::IdleLinks};
 use crate::{
     inet::{Pass, tcp::TakesLinks},
     napi::PolledBy,
@@ -35,6 +35,12 @@ use std::{
 
 /// How many addresses are known to be reached.
 const MOST_REACHED: usize = 64;
+
+/// The most links of a process. Connections to further processes are the kernel's.
+const MOST_LINKS: usize = 256;
+
+/// How often links are looked at: one is closed when it has been idle for two or three times as long.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// Frames of a link hold a segment of a few pages.
 const MTU: usize = 16 * 1024;
@@ -195,8 +201,13 @@ impl Peers {
             if let Some((_, link)) = links.iter().find(|(of, _)| *of == pid) {
                 return Some(*link);
             }
+            if links.len() >= MOST_LINKS {
+                return None;
+            }
             let link = host.add_link(cable::join(socket, pid).ok()?).ok()?;
             links.push((pid, link));
+            // The thread looks at it from now on.
+            sys::signal(self.shared.changed.as_raw_fd());
             Some(link)
         });
         if let Some(link) = found {
@@ -290,12 +301,20 @@ impl Drop for Peers {
 impl Shared {
     fn serve(self: &Arc<Shared>) {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let (mut idle_links, mut next_look) = (IdleLinks::default(), Instant::now() + LOOK);
         while !self.stop.load(Ordering::Relaxed) {
             let names: Vec<_> =
                 lock(&self.published).iter().map(|known| known.rendezvous.clone()).collect();
             let mut fds = vec![entry(self.changed.as_raw_fd()), entry(self.control.as_raw_fd())];
             fds.extend(names.iter().map(|name| entry(name.as_fd().as_raw_fd())));
-            if sys::poll_all(&mut fds, None) < 0 {
+            let has_links = !lock(&self.links).is_empty();
+            let limit = has_links.then(|| next_look.saturating_duration_since(Instant::now()));
+            let polled = sys::poll_all(&mut fds, limit);
+            if has_links && Instant::now() >= next_look {
+                next_look = Instant::now() + LOOK;
+                self.close_idle(&mut idle_links);
+            }
+            if polled <= 0 {
                 continue;
             }
             if fds[0].revents != 0 {
@@ -316,8 +335,25 @@ impl Shared {
         }
     }
 
+    /// Closes the links that no connection uses.
+    fn close_idle(&self, idle: &mut IdleLinks) {
+        let Some(inner) = self.host.upgrade() else { return };
+        let host = Host { inner };
+        let mut links = lock(&self.links);
+        links.retain(|(_, link)| host.inet().has_link(link.0));
+        let numbers: Vec<_> = links.iter().map(|(_, link)| link.0).collect();
+        drop(links);
+        for number in idle.look(host.inet(), &numbers) {
+            lock(&self.reached).retain(|(_, link)| link.0 != number);
+            host.close_link(Link(number));
+        }
+    }
+
     fn accepted(&self, host: &Host, cable: ProcessCable) {
         let pid = cable.peer_pid();
+        if lock(&self.links).len() >= MOST_LINKS {
+            return;
+        }
         // Without it the other process finds no way, and connects by the kernel.
         if let Ok(link) = host.add_link(cable) {
             let mut links = lock(&self.links);

@@ -25,6 +25,13 @@ use std::{
     time::Duration,
 };
 
+/// Values of [`Interface::ended`].
+const OPEN: u32 = 0;
+/// No connection is to begin on it.
+const CLOSING: u32 = 1;
+/// Its link has ended for good.
+const ENDED: u32 = 2;
+
 /// How often a neighbour of the kernel's table is marked as used (`NTF_USE`) while we send to it.
 pub(super) const MARK_USED_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -110,7 +117,7 @@ pub struct Interface {
     /// Of the copies of packets that the kernel receives.
     pub(super) copies: Received,
     pub(super) neighbours: Mutex<Neighbours>,
-    /// 1: its link has ended for good.
+    /// Whether connections may begin on it.
     ended: AtomicU32,
 }
 
@@ -260,13 +267,19 @@ impl Interface {
         }
     }
 
-    /// Whether its link has ended for good.
+    /// Whether its link has ended for good, or no connection is to begin on it.
     pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::SeqCst) != 0
+        self.ended.load(Ordering::SeqCst) != OPEN
     }
 
     pub(super) fn end(&self) {
-        self.ended.store(1, Ordering::SeqCst);
+        self.ended.store(ENDED, Ordering::SeqCst);
+    }
+
+    /// No connection is to begin on it from now on, or again after all; unless it has ended.
+    pub(super) fn set_closing(&self, closing: bool) {
+        let (from, to) = if closing { (OPEN, CLOSING) } else { (CLOSING, OPEN) };
+        let _ = self.ended.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Whether one of its queues is polled by this context.

@@ -44,6 +44,11 @@ impl Arrival<'_> {
         self.iface.map_or(0, Interface::link)
     }
 
+    /// Whether no connection is to begin on its interface.
+    pub(super) fn is_closing(&self) -> bool {
+        self.iface.is_some_and(Interface::has_ended)
+    }
+
     /// The scope id of the packet's link-local addresses.
     #[inline]
     pub(super) fn scope(&self) -> u32 {

@@ -298,6 +298,20 @@ impl Inet {
         self.topology().links.iter().any(|link| link.link() == number)
     }
 
+    fn link(&self, number: u32) -> Option<Arc<Interface>> {
+        self.topology().links.iter().find(|link| link.link() == number).cloned()
+    }
+
+    /// How many packets the link of that number has carried; `None`: there is none.
+    pub(crate) fn packets_over(&self, number: u32) -> Option<u64> {
+        Some(self.link(number)?.totals().iter().map(|(_, total)| total).sum())
+    }
+
+    /// No connection is to begin on the link of that number from now on, or again after all.
+    pub(crate) fn set_link_closing(&self, number: u32, closing: bool) {
+        self.link(number).into_iter().for_each(|link| link.set_closing(closing));
+    }
+
     /// Adds a route over `iface`, which must have addresses of our own. Without a gateway the destination is
     /// on-link.
     ///

@@ -720,6 +720,15 @@ impl Inet {
         }
     }
 
+    /// Whether a connection goes over the link of that number.
+    pub(crate) fn tcp_uses_link(&self, number: u32) -> bool {
+        let uses = |entry: &Entry| match entry {
+            Entry::Flow(core) => core.lock().path_options.link == number,
+            _ => false,
+        };
+        self.tcp.table.all().iter().any(|(_, entry)| uses(entry))
+    }
+
     /// Drops every connection and all that keeps ports for them, without sending anything: the host is about to be
     /// dropped.
     pub fn tcp_forget_all(&self) {
