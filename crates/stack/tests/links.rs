@@ -1,6 +1,6 @@
 //! Links between processes of one machine: connections between its own addresses, over whichever link they name.
 
-use busypoll_stack::{Host, Link, TcpListener, TcpStream, nic::cable};
+use busypoll_stack::{Events, Host, Link, TcpListener, TcpStream, nic::cable};
 use std::{
     env,
     io::{ErrorKind, Read, Write},
@@ -148,6 +148,40 @@ fn the_end_of_a_process_ends_its_link_alone() {
     is_echoed(&kept, 10_000);
     let gone = connect(&host, link, "127.0.0.1:7").unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NetworkUnreachable);
+}
+
+/// As in Linux after a reset: the end has come before it, so it is no error before something is sent.
+#[test]
+fn a_connection_that_the_process_has_closed_before_its_end_has_no_error() {
+    let host = Host::builder().build().unwrap();
+    let name = name();
+    let rendezvous = cable::listen(&name).unwrap();
+    let other = thread::spawn(move || {
+        let host = Host::builder().build().unwrap();
+        let listener = TcpListener::bind(&host, "127.0.0.1:7").unwrap();
+        host.add_link(cable::connect(&name).unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"bye").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        // Until that is acknowledged.
+        while stream.unacknowledged() > 0 {
+            thread::yield_now();
+        }
+    });
+    let link = host.add_link(rendezvous.accept(cable::Config::default()).unwrap()).unwrap();
+    let mut stream = connect(&host, link, "127.0.0.1:7").unwrap();
+    other.join().unwrap();
+    while connect(&host, link, "127.0.0.1:7").unwrap_err().kind() != ErrorKind::NetworkUnreachable {
+        thread::yield_now();
+    }
+    let ready = stream.readiness();
+    assert!(ready.has(Events::READABLE) && !ready.has(Events::ERROR), "{ready:?}");
+    let mut came = String::new();
+    stream.read_to_string(&mut came).unwrap();
+    assert_eq!(came, "bye");
+    assert!(!stream.readiness().has(Events::ERROR));
+    stream.write_all(b"x").unwrap();
+    assert_eq!(stream.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
 }
 
 /// A link that has ended leaves nothing behind: neither a NAPI context nor a descriptor.

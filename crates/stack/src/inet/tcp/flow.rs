@@ -312,7 +312,11 @@ impl Core {
     /// The peer has ended with its link, if it was reached over `iface`.
     fn end_link(self: &Arc<Core>, iface: &Interface, inet: &Inet, pass: &mut Pass<'_>) {
         let mut state = self.enter(pass);
-        if state.in_table && state.napi.is_some_and(|napi| iface.has_napi(napi)) {
+        // One that the peer has ended learns it as in Linux, when it sends.
+        if state.in_table
+            && state.napi.is_some_and(|napi| iface.has_napi(napi))
+            && !state.connection.only_sends()
+        {
             state.connection.peer_ended();
             self.finish(state, inet, pass);
         }
@@ -489,6 +493,9 @@ impl State {
         }
         if !self.path.as_ref().is_some_and(|path| path.is_current(inet)) {
             self.renew_path(tuple, inet, now);
+            if self.path_options.link != 0 && !inet.has_link(self.path_options.link) {
+                return self.connection.peer_ended();
+            }
         }
         let Some(path) = &self.path else {
             cold_path();

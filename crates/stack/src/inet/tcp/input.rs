@@ -310,6 +310,11 @@ impl Connection {
         }
     }
 
+    /// Whether all that is left is to send, and there is nothing to be sent yet.
+    pub(super) fn only_sends(&self) -> bool {
+        self.state == State::CloseWait && self.buffer.start() == self.buffer.end()
+    }
+
     //= RFC 7323 5.5
     //# If TS.Recent is found to be invalid, then the segment is accepted, regardless of the failure of the timestamp
     //# check, and rule R3 updates TS.Recent with the TSval from the new segment.
