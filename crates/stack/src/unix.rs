@@ -100,13 +100,29 @@ pub(crate) fn listen(name: &str, kind: libc::c_int) -> io::Result<OwnedFd> {
 /// # Errors
 /// Those of connect(2): nothing listens there, or its backlog is full for so long.
 pub(crate) fn connect(name: &str, kind: libc::c_int, patience: Duration) -> io::Result<OwnedFd> {
+    let socket = unconnected(kind, patience)?;
+    connect_to(&socket, name).map(|()| socket)
+}
+
+/// A socket of this type whose calls wait for `patience` at the most.
+///
+/// # Errors
+/// No descriptor left.
+pub(crate) fn unconnected(kind: libc::c_int, patience: Duration) -> io::Result<OwnedFd> {
     // SAFETY: a plain system call.
     let socket = sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0) })?;
+    set_timeouts(&socket, patience).map(|()| socket)
+}
+
+/// Connects `socket` to the one that listens at a name. After an error it can be used again.
+///
+/// # Errors
+/// Those of connect(2): nothing listens there, or its backlog is full for so long as a call may wait.
+pub(crate) fn connect_to(socket: &OwnedFd, name: &str) -> io::Result<()> {
     let (address, len) = address(name)?;
-    set_timeouts(&socket, patience)?;
     // SAFETY: a valid address of that length.
     match unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } {
-        0 => Ok(socket),
+        0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }

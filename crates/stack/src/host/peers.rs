@@ -190,34 +190,34 @@ impl Peers {
         if let Some((_, link)) = lock(&self.shared.reached).iter().find(|(to, _)| *to == remote) {
             return Some(*link);
         }
-        let found = names_for(remote).find_map(|name| {
-            let (socket, pid) = cable::dial(&name, PATIENCE).ok()?;
-            // Not visible from here, or this process: the kernel makes the connection.
-            if pid == 0 || pid.cast_unsigned() == std::process::id() {
-                return None;
-            }
-            let mut links = lock(&self.shared.links);
-            links.retain(|(_, link)| host.inet().has_link(link.0));
-            if let Some((_, link)) = links.iter().find(|(of, _)| *of == pid) {
-                return Some(*link);
-            }
-            if links.len() >= MOST_LINKS {
-                return None;
-            }
-            let link = host.add_link(cable::join(socket, pid).ok()?).ok()?;
-            links.push((pid, link));
-            // The thread looks at it from now on.
-            sys::signal(self.shared.changed.as_raw_fd());
-            Some(link)
-        });
-        if let Some(link) = found {
-            let mut reached = lock(&self.shared.reached);
-            if reached.len() >= MOST_REACHED {
-                reached.remove(0);
-            }
-            reached.push((remote, link));
+        let link = self.look_up(host, remote)?;
+        let mut reached = lock(&self.shared.reached);
+        if reached.len() >= MOST_REACHED {
+            reached.remove(0);
         }
-        found
+        reached.push((remote, link));
+        Some(link)
+    }
+
+    fn look_up(&self, host: &Host, remote: SocketAddr) -> Option<Link> {
+        let (socket, pid) = cable::dial_first(names_for(remote)).ok()?;
+        // Not visible from here, or this process: the kernel makes the connection.
+        if pid == 0 || pid.cast_unsigned() == std::process::id() {
+            return None;
+        }
+        let mut links = lock(&self.shared.links);
+        links.retain(|(_, link)| host.inet().has_link(link.0));
+        if let Some((_, link)) = links.iter().find(|(of, _)| *of == pid) {
+            return Some(*link);
+        }
+        if links.len() >= MOST_LINKS {
+            return None;
+        }
+        let link = host.add_link(cable::join(socket, pid).ok()?).ok()?;
+        links.push((pid, link));
+        // The thread looks at it from now on.
+        sys::signal(self.shared.changed.as_raw_fd());
+        Some(link)
     }
 
     /// No connection could be made over the link: the process does not accept there any more; or, if `is_refused` is
@@ -606,7 +606,6 @@ impl Host {
 /// Whether a process accepts connections to `remote`, an address of this machine, over links.
 #[doc(hidden)]
 pub fn is_published(remote: SocketAddr) -> bool {
-    names_for(remote).any(|name| {
-        cable::dial(&name, PATIENCE).is_ok_and(|(_, pid)| pid.cast_unsigned() != std::process::id())
-    })
+    let found = cable::dial_first(names_for(remote));
+    found.is_ok_and(|(_, pid)| pid.cast_unsigned() != std::process::id())
 }

@@ -31,7 +31,7 @@ mod slots;
 
 pub use between::ProcessCable;
 pub use rendezvous::{Rendezvous, connect, listen};
-pub(crate) use rendezvous::{dial, join, listen_nonblocking};
+pub(crate) use rendezvous::{dial, dial_first, join, listen_nonblocking};
 
 /// The configuration of a pair of cable NICs.
 #[derive(Clone, Copy, Debug)]

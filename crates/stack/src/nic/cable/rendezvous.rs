@@ -15,6 +15,7 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     ptr,
+    sync::Mutex,
     time::Duration,
 };
 
@@ -26,6 +27,9 @@ const OFFER: usize = 16;
 
 /// How long a process that has connected waits for the listener's message, which is sent when the listener accepts.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long [`dial_first`] waits for each name.
+const DIAL_PATIENCE: Duration = Duration::from_millis(20);
 
 fn full_name(name: &str) -> String {
     format!("busypoll-cable-{name}")
@@ -129,12 +133,47 @@ pub fn connect(name: &str) -> io::Result<ProcessCable> {
 pub(crate) fn dial(name: &str, patience: Duration) -> io::Result<(OwnedFd, i32)> {
     let socket =
         unix::connect(&full_name(name), libc::SOCK_STREAM, patience).map_err(or_timed_out)?;
+    trusted(socket)
+}
+
+fn trusted(socket: OwnedFd) -> io::Result<(OwnedFd, i32)> {
     let (pid, user) = unix::peer(socket.as_fd())?;
     if !unix::trusts(user) {
         let what = format!("user {user} listens there, which is neither root nor this user");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     Ok((socket, pid))
+}
+
+/// A socket that [`dial_first`] has not connected, and the process that made it: for the next call, so that a name at
+/// which no process listens costs one system call.
+static UNCONNECTED: Mutex<Option<(u32, OwnedFd)>> = Mutex::new(None);
+
+/// A connection to the first of these names at which a process listens, and that process; each is waited for for 20 ms at
+/// the most.
+pub(crate) fn dial_first(
+    names: impl Iterator<Item = impl AsRef<str>>,
+) -> io::Result<(OwnedFd, i32)> {
+    let pid = std::process::id();
+    // Only tried: a child of a fork finds it as another thread had it.
+    let kept = UNCONNECTED.try_lock().ok().and_then(|mut kept| kept.take());
+    let socket = match kept {
+        Some((of, socket)) if of == pid => socket,
+        other => {
+            // A child does not have the descriptor any more.
+            std::mem::forget(other);
+            unix::unconnected(libc::SOCK_STREAM, DIAL_PATIENCE)?
+        }
+    };
+    for name in names {
+        if unix::connect_to(&socket, &full_name(name.as_ref())).is_ok() {
+            return trusted(socket);
+        }
+    }
+    if let Ok(mut kept) = UNCONNECTED.try_lock() {
+        *kept = Some((pid, socket));
+    }
+    Err(io::ErrorKind::ConnectionRefused.into())
 }
 
 /// The cable that the process at the other end of `socket` offers.
