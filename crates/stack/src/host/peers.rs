@@ -249,7 +249,7 @@ impl Peers {
         lock(&shared.handing_over).push(ends);
         let until = Instant::now() + HAND_OVER_PATIENCE;
         let asked = loop {
-            match ask(pid, HAND_OVER, ends.1, ends.0) {
+            match ask(pid, HAND_OVER, (ends.1, ends.0), HAND_OVER_PATIENCE) {
                 Ok(Answer::Done) => break Ok(None),
                 Ok(Answer::NotAccepted(received)) => break Ok(Some(received)),
                 Ok(Answer::NotNow) if Instant::now() < until => sleep(Duration::from_millis(1)),
@@ -442,10 +442,12 @@ impl Shared {
                     None if Instant::now() > handshakes_until => break,
                     None => {}
                     Some(queued) => queued.into_iter().for_each(|(link, local, remote)| {
-                        let pid = self.pid_of(link);
-                        let asked = pid.map(|pid| ask(pid, TAKE_BACK, remote, local));
-                        let is_left = !matches!(asked, Some(Ok(_))) || Instant::now() > until;
-                        if is_left && let Some(inner) = self.host.upgrade() {
+                        let left = until.saturating_duration_since(Instant::now());
+                        let pid = self.pid_of(link).filter(|_| !left.is_zero());
+                        let asked = pid.map(|pid| ask(pid, TAKE_BACK, (remote, local), left));
+                        if !matches!(asked, Some(Ok(_)))
+                            && let Some(inner) = self.host.upgrade()
+                        {
                             // Otherwise its client would wait for ever.
                             let host = Host { inner };
                             let flow = listener.take(host.inet(), local, remote);
@@ -489,13 +491,20 @@ fn share_with_owner(address: SocketAddr) {
         && pid != 0
         && pid.cast_unsigned() != std::process::id()
     {
-        let _ = ask(pid.cast_unsigned(), SHARED, address, address);
+        let _ = ask(pid.cast_unsigned(), SHARED, (address, address), HAND_OVER_PATIENCE);
     }
 }
 
-/// Sends a request to a process.
-fn ask(pid: u32, kind: u8, local: SocketAddr, remote: SocketAddr) -> io::Result<Answer> {
-    let socket = unix::connect(&control_name(pid), libc::SOCK_SEQPACKET, HAND_OVER_PATIENCE)?;
+/// Sends a request about a connection with these ends, local and remote, to a process; each step may take so long.
+fn ask(
+    pid: u32,
+    kind: u8,
+    (local, remote): (SocketAddr, SocketAddr),
+    patience: Duration,
+) -> io::Result<Answer> {
+    // Zero would be no limit.
+    let patience = patience.max(Duration::from_millis(1));
+    let socket = unix::connect(&control_name(pid), libc::SOCK_SEQPACKET, patience)?;
     let (peer, user) = unix::peer(socket.as_fd())?;
     if peer.cast_unsigned() != pid || !unix::trusts(user) {
         return Err(io::ErrorKind::PermissionDenied.into());
