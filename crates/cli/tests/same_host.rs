@@ -114,6 +114,25 @@ fn children_and_executed_programs_go_on_with_a_connection() {
     }
 }
 
+#[test]
+fn a_thousand_connections_share_one_cable() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let server = serve(&lab, "stack", "asyncio", "127.0.0.1");
+    let mut client =
+        Running::spawn(&mut program(&lab, "stack", &["call", "many", "127.0.0.1", PORT, "100"]));
+    client.wait_for("connected");
+    for pid in [server.pid(), client.pid()] {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let cables = maps.lines().filter(|line| line.contains("memfd:busypoll-cable"));
+        assert_eq!(cables.count(), 1, "{maps}");
+    }
+    client.send_line("");
+    client.wait_for("done");
+}
+
 /// Another program than the one whose listener has a connection may be the one to accept it, or to go on with it.
 #[test]
 fn a_connection_that_is_not_accepted_yet_begins_anew_in_the_kernel() {

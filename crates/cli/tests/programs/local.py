@@ -6,7 +6,7 @@ accepting to a child), "executes" (likewise, to a program that it executes), "la
 input). The client sends BYTES bytes and checks what comes back. HOW: "blocking", "asyncio", "fork" (a child goes on
 with the connection), "exec" (a program it executes does so), "hold" (until a line on standard input), "bound" (to the
 address, before it connects), "first" (sends before it says so, and then a child goes on, or if BYTES is odd, it does so
-itself).
+itself), "many" (a thousand connections at once).
 """
 import asyncio
 import hashlib
@@ -100,6 +100,19 @@ async def call_asyncio(address, port, size):
     await writer.wait_closed()
 
 
+async def call_many(address, port, size):
+    streams = [await asyncio.open_connection(address, port) for n in range(1000)]
+    for round in range(3):
+        for reader, writer in streams:
+            writer.write(pattern(size))
+        for reader, writer in streams:
+            assert await reader.readexactly(size) == pattern(size)
+    print("connected", flush=True)
+    sys.stdin.readline()
+    for reader, writer in streams:
+        writer.close()
+
+
 def call(how, address, port, size):
     source = (address, 0) if how == "bound" else None
     stream = socket.create_connection((address, port), source_address=source)
@@ -148,6 +161,8 @@ elif role == "serve":
     serve(how, address, int(port))
 elif role == "listener":
     accept_all(socket.socket(fileno=int(address)), how)
+elif how == "many":
+    asyncio.run(call_many(address, int(port), int(sys.argv[5])))
 elif how == "asyncio":
     asyncio.run(call_asyncio(address, int(port), int(sys.argv[5])))
 else:

@@ -48,6 +48,9 @@ const MTU: usize = 16 * 1024;
 /// A process that does not answer for so long is left to the kernel.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// So long after that new connections to it are the kernel's at once: it may be stopped, or short of CPU time.
+const KERNEL_TIME: Duration = Duration::from_secs(1);
+
 /// How long the other end of a connection may take to hand it over: it may not have accepted it yet.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -88,6 +91,8 @@ struct Shared {
     links: Mutex<Vec<(i32, Link)>>,
     /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
     reached: Mutex<Vec<(SocketAddr, Link)>>,
+    /// The links whose processes have not answered, and until when new connections to them are the kernel's.
+    slow: Mutex<Vec<(Link, Instant)>>,
     /// The connections that this process is handing over: the kernel's sockets have their ends already.
     handing_over: Mutex<Vec<(SocketAddr, SocketAddr)>>,
 }
@@ -136,6 +141,7 @@ impl Peers {
             published: Mutex::default(),
             links: Mutex::default(),
             reached: Mutex::default(),
+            slow: Mutex::default(),
             handing_over: Mutex::default(),
         });
         let served = shared.clone();
@@ -208,7 +214,7 @@ impl Peers {
         let mut links = lock(&self.shared.links);
         links.retain(|(_, link)| host.inet().has_link(link.0));
         if let Some((_, link)) = links.iter().find(|(of, _)| *of == pid) {
-            return Some(*link);
+            return Some(*link).filter(|link| !self.is_slow(*link));
         }
         if links.len() >= MOST_LINKS {
             return None;
@@ -220,12 +226,18 @@ impl Peers {
         Some(link)
     }
 
+    fn is_slow(&self, link: Link) -> bool {
+        let mut slow = lock(&self.shared.slow);
+        slow.retain(|(_, until)| Instant::now() < *until);
+        slow.iter().any(|(known, _)| *known == link)
+    }
+
     /// No connection could be made over the link: the process does not accept there any more; or, if `is_refused` is
-    /// false, the link does not lead to it, or it does not answer.
+    /// false, it does not answer.
     fn forget(&self, link: Link, is_refused: bool) {
         lock(&self.shared.reached).retain(|(_, known)| *known != link);
         if !is_refused {
-            lock(&self.shared.links).retain(|(_, known)| *known != link);
+            lock(&self.shared.slow).push((link, Instant::now() + KERNEL_TIME));
         }
     }
 
