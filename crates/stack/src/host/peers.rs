@@ -48,7 +48,8 @@ const MTU: usize = 16 * 1024;
 /// A process that does not answer for so long is left to the kernel.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// So long after that new connections to it are the kernel's at once: it may be stopped, or short of CPU time.
+/// So long after that new connections to it are the kernel's at once: it may be stopped, or short of CPU time. The same
+/// holds for one that refuses a cable, as it is another user's.
 const KERNEL_TIME: Duration = Duration::from_secs(1);
 
 /// How long the other end of a connection may take to hand it over: it may not have accepted it yet.
@@ -91,8 +92,8 @@ struct Shared {
     links: Mutex<Vec<(i32, Link)>>,
     /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
     reached: Mutex<Vec<(SocketAddr, Link)>>,
-    /// The links whose processes have not answered, and until when new connections to them are the kernel's.
-    slow: Mutex<Vec<(Link, Instant)>>,
+    /// The processes that have not answered, and until when new connections to them are the kernel's.
+    slow: Mutex<Vec<(i32, Instant)>>,
     /// The connections that this process is handing over: the kernel's sockets have their ends already.
     handing_over: Mutex<Vec<(SocketAddr, SocketAddr)>>,
 }
@@ -211,34 +212,41 @@ impl Peers {
         if pid == 0 || pid.cast_unsigned() == std::process::id() {
             return None;
         }
+        if self.is_slow(pid) {
+            return None;
+        }
         let mut links = lock(&self.shared.links);
         links.retain(|(_, link)| host.inet().has_link(link.0));
         if let Some((_, link)) = links.iter().find(|(of, _)| *of == pid) {
-            return Some(*link).filter(|link| !self.is_slow(*link));
+            return Some(*link);
         }
         if links.len() >= MOST_LINKS {
             return None;
         }
-        let link = host.add_link(cable::join(socket, pid).ok()?).ok()?;
+        let joined = cable::join(socket, pid).and_then(|cable| host.add_link(cable));
+        let link = joined.inspect_err(|_| self.set_slow(pid)).ok()?;
         links.push((pid, link));
         // The thread looks at it from now on.
         sys::signal(self.shared.changed.as_raw_fd());
         Some(link)
     }
 
-    fn is_slow(&self, link: Link) -> bool {
+    fn is_slow(&self, pid: i32) -> bool {
         let mut slow = lock(&self.shared.slow);
         slow.retain(|(_, until)| Instant::now() < *until);
-        slow.iter().any(|(known, _)| *known == link)
+        slow.iter().any(|(known, _)| *known == pid)
+    }
+
+    fn set_slow(&self, pid: i32) {
+        lock(&self.shared.slow).push((pid, Instant::now() + KERNEL_TIME));
     }
 
     /// No connection could be made over the link: the process does not accept there any more; or, if `is_refused` is
     /// false, it does not answer.
     fn forget(&self, link: Link, is_refused: bool) {
         lock(&self.shared.reached).retain(|(_, known)| *known != link);
-        if !is_refused {
-            lock(&self.shared.slow).push((link, Instant::now() + KERNEL_TIME));
-        }
+        let pid = self.shared.pid_of(link.0).filter(|_| !is_refused);
+        pid.into_iter().for_each(|pid| self.set_slow(pid.cast_signed()));
     }
 
     /// The kernel has the local end of a connection over `link`: has the other process give it the other end. Returns
