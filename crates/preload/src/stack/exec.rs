@@ -1,8 +1,9 @@
 //! Before an exec: what becomes of connections and listeners that the new program gets.
 
 use super::{
+    companion_address,
     file::{FILES, Live, hand_over_now},
-    host, libc_io, not_accelerated,
+    handover_parent, host, libc_io, not_accelerated,
 };
 use crate::{inside::Inside, real, report::Once};
 use libc::c_int;
@@ -46,6 +47,24 @@ pub fn before_exec() {
                 );
             }
             _ => {}
+        }
+    }
+}
+
+/// Before a program is started by a child of which the hooks of fork know nothing. Other processes may get this one's
+/// sockets; a connection that this process has taken over from the kernel is handed back if the program gets it.
+pub fn before_spawn() {
+    companion_address::may_be_shared();
+    if FILES.end() == 0 {
+        return;
+    }
+    let Some(_inside) = Inside::enter() else { return };
+    handover_parent::before_spawn();
+    for (fd, file) in FILES.all() {
+        if let Some(file) = file.filter(|file| file.has_followed())
+            && stays_open(fd)
+        {
+            libc_io::check_executed(fd, &file);
         }
     }
 }
