@@ -75,13 +75,9 @@ impl Asker {
         owner
     }
 
-    /// It has ended, by a reset unless `quietly`.
-    fn has_ended(&mut self) {
-        let ended = self.0.read(&mut [0; 16]).map_or_else(
-            |error| error.kind() == io::ErrorKind::ConnectionReset,
-            |count| count == 0,
-        );
-        assert!(ended, "it has not ended");
+    fn is_reset(&mut self) {
+        let ended = self.0.read(&mut [0; 16]);
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
 }
 
@@ -113,4 +109,114 @@ fn a_child_takes_over_a_connection_that_it_alone_has() {
         askers.iter_mut().for_each(|asker| assert_ne!(asker.converse(20), 0));
         Asker::connect(&lab).converse(20);
     }
+}
+
+#[test]
+fn a_connection_that_others_may_have_stays_the_kernels() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for how in ["keeps", "two"] {
+        let lab = Lab::builder().build().unwrap();
+        let _server = server(&lab, how);
+        let mut askers = [(); 3].map(|()| Asker::connect(&lab));
+        for asker in &mut askers {
+            asker.converse(400);
+            assert_eq!(asker.owner(&lab), None, "{how}");
+        }
+    }
+    // Another process gets it in the middle, or before it is taken over.
+    for letters in ["pair", "fork"] {
+        let lab = Lab::builder().build().unwrap();
+        let _server = server(&lab, "waits");
+        let mut asker = Asker::connect(&lab);
+        asker.converse(20);
+        asker.ask(letters.as_bytes()).unwrap();
+        asker.ask(b"of either").unwrap();
+        asker.converse(400);
+        assert_eq!(asker.owner(&lab), None, "{letters}");
+    }
+}
+
+#[test]
+fn what_a_child_has_taken_over_goes_on_to_the_processes_that_it_starts() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let _server = server(&lab, "closes");
+    for letters in ["cat", "sub", "fork", "pair"] {
+        let mut asker = Asker::connect(&lab);
+        let child = asker.converse(400);
+        assert_eq!(asker.owner(&lab), Some(child), "{letters}");
+        asker.ask(letters.as_bytes()).unwrap();
+        if matches!(letters, "cat" | "sub") {
+            asker.0.write_all(b"abc").unwrap();
+            let mut answer = [0; 3];
+            asker.0.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"abc", "{letters}");
+        }
+        asker.ask(b"of either").unwrap();
+        asker.converse(100);
+        // The entry that steers it outlives the process that had it.
+        Asker::connect(&lab).converse(100);
+        asker.converse(100);
+    }
+}
+
+#[test]
+fn a_connection_ends_with_the_child_that_has_taken_it_over_and_not_with_its_parent() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut server = server(&lab, "closes");
+    let mut askers = [(); 3].map(|()| Asker::connect(&lab));
+    let children = [0, 1, 2].map(|at| askers[at].converse(400));
+    for (asker, child) in askers.iter().zip(children) {
+        assert_eq!(asker.owner(&lab), Some(child));
+    }
+    let [first, second, third] = &mut askers;
+    kill(children[0]);
+    first.is_reset();
+    second.converse(100);
+    Asker::connect(&lab).converse(20);
+    server.0.child.kill().unwrap();
+    server.0.child.wait().unwrap();
+    second.converse(200);
+    third.converse(200);
+    assert_eq!(second.owner(&lab), Some(children[1]));
+    // It closes it in the ordinary way, too.
+    third.0.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(third.0.read(&mut [0; 16]).unwrap(), 0);
+    kill(children[1]);
+    second.is_reset();
+}
+
+/// Nothing of the connections stays behind in the parent, or in the map that steers.
+#[test]
+fn many_connections_are_taken_over_one_after_the_other() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let server = server(&lab, "closes");
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", server.0.pid())).unwrap().count();
+    let mut before = 0;
+    for round in 0..30 {
+        let mut asker = Asker::connect(&lab);
+        let child = asker.converse(60);
+        if round > 0 {
+            assert_eq!(asker.owner(&lab), Some(child), "{round}");
+        }
+        asker.0.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(asker.0.read(&mut [0; 16]).unwrap(), 0);
+        drop(asker);
+        let gone = || !std::path::Path::new(&format!("/proc/{child}/fd/0")).exists();
+        wait_until("the child ends", gone);
+        if round == 4 {
+            before = descriptors();
+        }
+    }
+    wait_until("the parent has as many descriptors as before", || descriptors() <= before + 2);
 }

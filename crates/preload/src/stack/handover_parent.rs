@@ -317,7 +317,9 @@ fn child_uses(file: &Ref, companion: BorrowedFd<'_>) -> (Answer, Option<Shared>)
     let strict = config::get().is_some_and(|config| config.launch.strict);
     let then = match strict {
         true => "the child ends, as --strict requires",
-        false => "it is handed over to the kernel, and comes back only if it lasts and no other process has it",
+        false => {
+            "it is handed over to the kernel, and comes back only if it lasts and no other process has it"
+        }
     };
     REPORTED.report(format_args!(
         "{}: a child process uses a connection of its parent's; {then}. For a program that serves short connections in \

@@ -121,7 +121,17 @@ impl Steered {
     pub(super) fn new(protocol: u8, local: SocketAddr, only_v6: bool) -> Steered {
         let (port, local) = (local.port(), local.ip().to_canonical());
         let (groups, at) = (Vec::new(), Vec::new());
-        Steered { protocol, only_v6, port, local, reuse: None, from: None, taken: false, groups, at }
+        Steered {
+            protocol,
+            only_v6,
+            port,
+            local,
+            reuse: None,
+            from: None,
+            taken: false,
+            groups,
+            at,
+        }
     }
 
     /// For TCP connections from `remotes` only.

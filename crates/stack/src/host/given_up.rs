@@ -1,11 +1,7 @@
 //! Connections that move from one process to another by way of the kernel: this process hands one over and gives it up;
 //! the other one takes it over from the kernel.
 
-use super::{
-    Host,
-    companion::CompanionService,
-    port_reservation::PortReservation,
-};
+use super::{Host, companion::CompanionService, port_reservation::PortReservation};
 use std::{io, net::SocketAddr, sync::Arc};
 
 impl CompanionService {
@@ -42,7 +38,11 @@ impl Host {
         self.each_steering(local, |steering, local| steering.take_back(local, remote));
     }
 
-    fn each_steering(&self, local: SocketAddr, what: impl Fn(&dyn crate::nic::Steering, SocketAddr)) {
+    fn each_steering(
+        &self,
+        local: SocketAddr,
+        what: impl Fn(&dyn crate::nic::Steering, SocketAddr),
+    ) {
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         if let Some(service) = self.kernel() {
             service.state().steering_of(local.ip()).for_each(|steering| what(steering, local));

@@ -43,10 +43,11 @@ impl TcpStream {
         }
         let (waiting, values) = (WaitOptions::new(host.busy_read()), Values::new());
         // For as long as this takes: the connection is made as one of a listener's.
-        let listening = host
-            .inet()
-            .tcp_bind_kernel_port(local, &values.listen(0))?
-            .listen(values.listen(0), None, Arc::new(Endpoint::of_listener(waiting)))?;
+        let listening = host.inet().tcp_bind_kernel_port(local, &values.listen(0))?.listen(
+            values.listen(0),
+            None,
+            Arc::new(Endpoint::of_listener(waiting)),
+        )?;
         let import = Import {
             host,
             listening: &listening,

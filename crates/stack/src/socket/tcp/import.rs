@@ -20,7 +20,8 @@ use crate::{
     inet::{
         Pass,
         tcp::{
-            Flow, FromKernel, Imported, KernelConnection, Listening, Remainder, connection::State, take_over,
+            Flow, FromKernel, Imported, KernelConnection, Listening, Remainder, connection::State,
+            take_over,
         },
     },
     ledger::{ESTABLISHED, LedgerSlot, SocketState},
@@ -102,7 +103,11 @@ pub(super) struct Import<'a> {
 impl Import<'_> {
     /// # Errors
     /// Gives it back: it stays the kernel's.
-    pub(super) fn run(self, service: &CompanionService, kernel: KernelStream) -> Result<Flow, Stays> {
+    pub(super) fn run(
+        self,
+        service: &CompanionService,
+        kernel: KernelStream,
+    ) -> Result<Flow, Stays> {
         if !service.has_room_for_later() {
             return Err((kernel, Some(TOO_MANY)));
         }
@@ -360,5 +365,4 @@ impl Info {
             false => (self.0[6] >> 4, self.0[6] & 15),
         }
     }
-
 }
