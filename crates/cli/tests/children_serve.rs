@@ -193,6 +193,29 @@ fn a_connection_ends_with_the_child_that_has_taken_it_over_and_not_with_its_pare
     second.is_reset();
 }
 
+/// The peer ends its half before the connection is handed over, between that and the take-over, and after both.
+#[test]
+fn the_end_of_what_a_peer_sends_comes_to_the_child() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for how in ["closes", "epoll"] {
+        let lab = Lab::builder().build().unwrap();
+        let _server = server(&lab, how);
+        Asker::connect(&lab).ask(b"first").unwrap();
+        for exchanges in [0, 1, 2, 3, 0, 1, 2, 3] {
+            let mut asker = Asker::connect(&lab);
+            (0..exchanges).for_each(|_| assert_ne!(asker.ask(b"data").unwrap(), 0));
+            let last = b"000001x".repeat(40);
+            asker.0.write_all(&last).unwrap();
+            asker.0.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut answers = Vec::new();
+            asker.0.read_to_end(&mut answers).unwrap();
+            assert_eq!(answers.len(), 40 * 8, "{how}, {exchanges}");
+        }
+    }
+}
+
 /// Nothing of the connections stays behind in the parent, or in the map that steers.
 #[test]
 fn many_connections_are_taken_over_one_after_the_other() {

@@ -136,8 +136,10 @@ const FOLLOWS: u8 = 3;
 pub struct Follow {
     /// When it was handed over.
     since: OnceLock<Moment>,
-    /// How often it was waited for since.
-    pub uses: AtomicU32,
+    /// Whether something was sent on it since the last receive.
+    pub has_sent: AtomicBool,
+    /// How many exchanges there were since.
+    pub exchanges: AtomicU32,
     /// From how many on this process tries to take it over; 0: that is not decided.
     pub due: AtomicU32,
 }

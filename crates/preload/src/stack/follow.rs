@@ -21,11 +21,10 @@ use crate::{
 };
 use busypoll_stack::TcpStream;
 use libc::c_int;
-use std::{io, net, sync::atomic::Ordering};
+use std::{io, net, sync::atomic::Ordering, time::Duration};
 
-/// How often a connection is waited for before this process makes a Host for it: that takes as long as some hundred round
-/// trips.
-const USES: u32 = 256;
+/// After how many exchanges this process makes a Host for it: that takes as long as some hundred.
+const EXCHANGES: u32 = 256;
 
 /// A receive on `file`, at `fd`. `None`: it is the kernel's, at least for this call.
 ///
@@ -39,35 +38,50 @@ pub fn take_over<'a>(
     flags: c_int,
 ) -> io::Result<Option<&'a Live>> {
     let follow = &file.follow;
-    let uses = follow.uses.fetch_add(1, Ordering::Relaxed) + 1;
+    // Only a receive after a send is an exchange.
+    if !follow.has_sent.swap(false, Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let exchanges = follow.exchanges.fetch_add(1, Ordering::Relaxed) + 1;
     let due = match (follow.due.load(Ordering::Relaxed), host::existing()) {
-        (0, None) => USES,
+        (0, None) => EXCHANGES,
         (due, _) => due,
     };
-    if uses < due {
+    if exchanges < due {
         return Ok(None);
     }
-    let ends = common::local(fd).ok().zip(common::remote(fd));
-    let Some((local, remote)) = ends.filter(|_| is_for_this_process(file)) else {
-        file.set_kernel_owned();
-        return Ok(None);
-    };
-    if !(file.is_for_stack(Some(local), Some(remote)) && route::leads_to(remote, local.ip())) {
+    if !is_for_this_process(file) {
         file.set_kernel_owned();
         return Ok(None);
     }
-    let waits = flags & libc::MSG_DONTWAIT == 0 && !file.is_nonblocking();
-    if waits && companion_options::timeout(fd, libc::SO_RCVTIMEO).is_none() {
-        // Its next data comes with the acknowledgment of what it has sent.
-        wait_inside(inside, fd, libc::POLLIN, None, Restart::BySignal)?;
+    let waits = flags & libc::MSG_DONTWAIT == 0
+        && !file.is_nonblocking()
+        && companion_options::timeout(fd, libc::SO_RCVTIMEO).is_none();
+    // Its next data comes with the acknowledgment of what it has sent.
+    let limit = if waits { None } else { Some(Duration::ZERO) };
+    let events = libc::POLLIN | libc::POLLRDHUP;
+    let ready = wait_inside(inside, fd, events, limit, Restart::BySignal)?;
+    if ready & (libc::POLLRDHUP | libc::POLLERR) != 0 {
+        // Nothing more comes. Of the peer's end before the hand-over the kernel's socket has no number.
+        file.set_kernel_owned();
+        return Ok(None);
     }
     let kernel = companion::<net::TcpStream>(fd);
     if !TcpStream::may_follow(&kernel) {
+        follow.due.store(exchanges + 1 + exchanges / 8, Ordering::Relaxed);
+        return Ok(None);
+    }
+    let ends = common::local(fd).ok().zip(common::remote(fd));
+    let may_come = ends.is_some_and(|(local, remote)| {
+        file.is_for_stack(Some(local), Some(remote)) && route::leads_to(remote, local.ip())
+    });
+    if !may_come {
+        file.set_kernel_owned();
         return Ok(None);
     }
     let moved = move_here(file, fd, &kernel);
     if moved.is_none() {
-        follow.due.store(uses.saturating_mul(2), Ordering::Relaxed);
+        follow.due.store(exchanges.saturating_mul(2), Ordering::Relaxed);
     }
     Ok(moved)
 }

@@ -157,10 +157,18 @@ fn is_same(one: &Ref, other: &Ref) -> bool {
 
 /// Another process gets the descriptors of this one, and may keep them: of what the kernel has, no child is alone.
 fn forget_open(parent: &mut Parent) {
+    let open: Vec<Ref> = FILES
+        .all()
+        .filter_map(|(_, file)| file.filter(|file| file.is_kernel_owned() && file.set().is_none()))
+        .collect();
+    for file in &open {
+        forget(parent, file);
+    }
+}
+
+fn forget(parent: &mut Parent, file: &Ref) {
     for shared in parent.groups.iter_mut().flat_map(|group| &mut group.files) {
-        if let Some(Shared::Handed(file, _)) = shared
-            && is_open(file)
-        {
+        if matches!(shared, Some(Shared::Handed(known, _)) if is_same(known, file)) {
             *shared = None;
         }
     }
@@ -182,11 +190,7 @@ pub fn escapes(file: &Ref) {
         file.set_kernel_owned();
     }
     let Some(_inside) = Inside::enter().filter(|_| file.is_kernel_owned()) else { return };
-    for shared in lock(&PARENT).groups.iter_mut().flat_map(|group| &mut group.files) {
-        if matches!(shared, Some(Shared::Handed(known, _)) if is_same(known, file)) {
-            *shared = None;
-        }
-    }
+    forget(&mut lock(&PARENT), file);
 }
 
 /// Starts the thread.
