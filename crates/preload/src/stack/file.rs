@@ -136,6 +136,8 @@ const FOLLOWS: u8 = 3;
 pub struct Follow {
     /// When it was handed over.
     since: OnceLock<Moment>,
+    /// Whether this process alone has it, by the parent's word; if not, the parent is asked again.
+    pub is_alone: AtomicBool,
     /// Whether something was sent on it since the last receive.
     pub has_sent: AtomicBool,
     /// How many exchanges there were since.
@@ -440,8 +442,9 @@ pub fn hand_over_now(file: &File) {
     file.set_kernel_owned();
     match answer {
         Answer::Yes => {}
-        Answer::Later => {
+        Answer::Later | Answer::Alone => {
             if !inherited.is_shared() && file.follow.since.set(since).is_ok() {
+                file.follow.is_alone.store(answer == Answer::Alone, Ordering::Relaxed);
                 file.owner.store(FOLLOWS, Ordering::Relaxed);
             }
         }

@@ -73,7 +73,9 @@ pub fn take_over<'a>(
     }
     let ends = common::local(fd).ok().zip(common::remote(fd));
     let may_come = ends.is_some_and(|(local, remote)| {
-        file.is_for_stack(Some(local), Some(remote)) && route::leads_to(remote, local.ip())
+        file.is_for_stack(Some(local), Some(remote))
+            // A Host knows by itself.
+            && (host::existing().is_some() || route::leads_to(remote, local.ip()))
     });
     if !may_come {
         file.set_kernel_owned();
@@ -100,12 +102,15 @@ fn move_here<'a>(file: &'a File, fd: c_int, kernel: &net::TcpStream) -> Option<&
     if memory::is_short() || !is_single_threaded() {
         return None;
     }
-    let answer = file.followed()?.is_alone();
-    if answer != Answer::Yes {
-        if answer != Answer::Later {
-            file.set_kernel_owned();
+    if !file.follow.is_alone.load(Ordering::Relaxed) {
+        match file.followed()?.is_alone() {
+            Answer::Alone => file.follow.is_alone.store(true, Ordering::Relaxed),
+            Answer::Later => return None,
+            _ => {
+                file.set_kernel_owned();
+                return None;
+            }
         }
-        return None;
     }
     // The parent leaves the connection alone from now on, whether this works or not.
     let host = host::get_if_possible()?;

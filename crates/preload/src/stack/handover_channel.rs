@@ -60,7 +60,9 @@ impl Message {
 pub enum Answer {
     Yes,
     No,
-    /// Yes, and if the child alone has it later, it may take it over. Or: not now.
+    /// Yes, and the child alone has it: it may take it over.
+    Alone,
+    /// Yes, or not now: if the child alone has it later, it may take it over.
     Later,
     /// Refused because of `--strict`: the child ends.
     Strict,
@@ -70,6 +72,7 @@ impl Answer {
     pub fn from(byte: u8) -> Answer {
         match byte {
             b'Y' => Answer::Yes,
+            b'A' => Answer::Alone,
             b'L' => Answer::Later,
             b'S' => Answer::Strict,
             _ => Answer::No,
@@ -79,6 +82,7 @@ impl Answer {
     pub fn byte(self) -> u8 {
         match self {
             Answer::Yes => b'Y',
+            Answer::Alone => b'A',
             Answer::Later => b'L',
             Answer::No => b'N',
             Answer::Strict => b'S',

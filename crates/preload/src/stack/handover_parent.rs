@@ -263,13 +263,20 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                     let (reply, handed) = child_uses(&file, companion.as_fd());
                     let mut parent = lock(&PARENT);
                     let group = parent.groups.iter_mut().find(|group| is_it(group));
-                    if let Some(place) = group.and_then(|it| it.files.get_mut(index as usize)) {
-                        *place = handed;
+                    let place = group.and_then(|it| it.files.get_mut(index as usize));
+                    match (reply, place) {
+                        (Answer::Later, Some(place)) => {
+                            *place = handed;
+                            child_follows(place)
+                        }
+                        _ => reply,
                     }
-                    reply
                 }
                 // Another child has claimed it before.
-                (Some(None | Some(_)), _) => Answer::Yes,
+                (Some(before), _) => {
+                    before.into_iter().for_each(release);
+                    Answer::Yes
+                }
                 _ => Answer::No,
             }
         }
@@ -308,12 +315,12 @@ fn child_follows(shared: &mut Option<Shared>) -> Answer {
     let ends = match shared {
         Some(Shared::Handed(file, _)) if is_open(file) => return Answer::Later,
         Some(Shared::Handed(_, ends) | Shared::GivenUp(ends)) => *ends,
-        _ => return Answer::No,
+        _ => return Answer::Yes,
     };
-    let Some(host) = host::existing() else { return Answer::No };
+    let Some(host) = host::existing() else { return Answer::Yes };
     host.give_up(ends.0, ends.1);
     *shared = Some(Shared::GivenUp(ends));
-    Answer::Yes
+    Answer::Alone
 }
 
 /// A child uses `file`. Also returns what was handed over, if the child may have it alone later.
