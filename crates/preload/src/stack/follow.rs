@@ -26,6 +26,9 @@ use std::{io, net, sync::atomic::Ordering, time::Duration};
 /// After how many exchanges this process makes a Host for it: that takes as long as some hundred.
 const EXCHANGES: u32 = 256;
 
+/// How often it tries, while something that was sent is not acknowledged, before it waits for as many exchanges again.
+const TRIES: u32 = 16;
+
 /// A receive on `file`, at `fd`. `None`: it is the kernel's, at least for this call.
 ///
 /// # Errors
@@ -39,7 +42,7 @@ pub fn take_over<'a>(
 ) -> io::Result<Option<&'a Live>> {
     let follow = &file.follow;
     // Only a receive after a send is an exchange.
-    if !follow.has_sent.swap(false, Ordering::Relaxed) {
+    if flags & libc::MSG_OOB != 0 || !follow.has_sent.swap(false, Ordering::Relaxed) {
         return Ok(None);
     }
     let exchanges = follow.exchanges.fetch_add(1, Ordering::Relaxed) + 1;
@@ -68,7 +71,11 @@ pub fn take_over<'a>(
     }
     let kernel = companion::<net::TcpStream>(fd);
     if !TcpStream::may_follow(&kernel) {
-        follow.due.store(exchanges + 1 + exchanges / 8, Ordering::Relaxed);
+        // A program may look for data before it waits: then the next receive finds it acknowledged.
+        follow.has_sent.store(true, Ordering::Relaxed);
+        if exchanges > due + TRIES {
+            follow.due.store(exchanges.saturating_mul(2), Ordering::Relaxed);
+        }
         return Ok(None);
     }
     let ends = common::local(fd).ok().zip(common::remote(fd));
@@ -82,7 +89,7 @@ pub fn take_over<'a>(
         return Ok(None);
     }
     let moved = move_here(file, fd, &kernel);
-    if moved.is_none() {
+    if moved.is_none() && file.follows() {
         follow.due.store(exchanges.saturating_mul(2), Ordering::Relaxed);
     }
     Ok(moved)
