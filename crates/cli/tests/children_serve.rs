@@ -243,3 +243,36 @@ fn many_connections_are_taken_over_one_after_the_other() {
     }
     wait_until("the parent has as many descriptors as before", || descriptors() <= before + 2);
 }
+
+/// A program that relays between two connections: it has a Host by the second one.
+#[test]
+fn a_child_of_socat_takes_its_connection_over() {
+    needs_root!();
+    needs!(program "python3");
+    needs!(program "socat");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut echo = lab.client.command("python3");
+    let _echo = Running::start(echo.arg(source("echo.py")).arg("7001"));
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--", "socat"]);
+    command.arg(format!("TCP-LISTEN:{PORT},fork,reuseaddr"));
+    let _socat = Group::spawn(command.arg(format!("TCP:{}:7001", lab.client.ipv4())));
+    let address = SocketAddr::from((lab.server.ipv4(), PORT));
+    let connect = || lab.client.enter(|| TcpStream::connect(address)).unwrap();
+    let mut first = None;
+    wait_until("socat listens", || {
+        first = connect().ok();
+        first.is_some()
+    });
+    let mut asker = Asker(first.unwrap());
+    asker.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    for at in 0..600_u32 {
+        let data = at.to_ne_bytes();
+        asker.0.write_all(&data).unwrap();
+        let mut echo = [0; 4];
+        asker.0.read_exact(&mut echo).unwrap();
+        assert_eq!(echo, data);
+    }
+    assert!(asker.owner(&lab).is_some());
+}
