@@ -1,6 +1,6 @@
 //! Random steps with connections that several processes of a port accept, take over from the kernel and hand over to
-//! children, and with processes that are killed at any moment. A connection has one process, which gives back what it
-//! got; when that one is killed the connection ends, and is never silent.
+//! children, which take them over again, and with processes that are killed at any moment. A connection has one process,
+//! which gives back what it got; when that one is killed the connection ends, and is never silent.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -66,7 +66,7 @@ impl Connection {
         let pid = str::from_utf8(pid).unwrap().parse().unwrap();
         assert!(echo == data, "other data came back");
         match letter {
-            b'f' => assert_ne!(Some(pid), self.owner, "no child serves it"),
+            b'f' | b'h' => assert_ne!(Some(pid), self.owner, "no child serves it"),
             _ => assert!(self.owner.is_none_or(|owner| owner == pid), "{pid} and {:?}", self.owner),
         }
         self.owner = Some(pid);
@@ -84,6 +84,8 @@ struct World<'a> {
     killed: Vec<u32>,
     answers: usize,
     forks: usize,
+    /// How often a connection was found on the stack of a child.
+    followed: usize,
 }
 
 impl World<'_> {
@@ -120,14 +122,14 @@ impl World<'_> {
         let seed = self.random.below(256) as u8;
         let data = (0..len).map(|n| (n as u8).wrapping_mul(31).wrapping_add(seed)).collect();
         // A child begins with nothing that its parent has read.
-        let data = if letter == b'f' { Vec::new() } else { data };
+        let data = if letter == b'e' { data } else { Vec::new() };
         if let Err(error) = self.connections[at].ask(letter, data) {
             self.ended(at, &error);
         }
     }
 
     fn answer(&mut self, at: usize) {
-        let is_fork = self.connections[at].asked.as_ref().unwrap().0 == b'f';
+        let is_fork = self.connections[at].asked.as_ref().unwrap().0 != b'e';
         match self.connections[at].answer() {
             Ok(_) => {
                 self.answers += 1;
@@ -174,6 +176,17 @@ impl World<'_> {
         let _ = kill_process(Pid::from_raw(owner.cast_signed()).unwrap(), Signal::KILL);
     }
 
+    fn count_followed(&mut self) {
+        let listed = text(&run_on_host(&self.lab.server, &["ss", "--json"]));
+        let workers: Vec<u32> = self.workers.iter().map(|worker| worker.0.pid()).collect();
+        for row in listed.lines() {
+            let row: serde_json::Value = serde_json::from_str(row).unwrap();
+            let pid = row["pid"].as_u64().unwrap_or(0) as u32;
+            let is_child = !workers.contains(&pid) && !self.killed.contains(&pid);
+            self.followed += usize::from(row["state"] == "ESTAB" && is_child);
+        }
+    }
+
     fn step(&mut self) {
         let what = self.random.below(100);
         let Some(at) = self.some() else { return self.connect() };
@@ -190,7 +203,9 @@ impl World<'_> {
                     assert!(end.map_or_else(|e| e.kind() != io::ErrorKind::WouldBlock, |n| n == 0));
                 }
             }
-            (20..26, false) if self.connections[at].owner.is_some() => self.ask(at, b'f'),
+            (20..26, false) if self.connections[at].owner.is_some() => {
+                self.ask(at, if what < 22 { b'f' } else { b'h' });
+            }
             (26..30, _) => thread::sleep(Duration::from_micros(self.random.below(3_000))),
             (_, false) => self.ask(at, b'e'),
             (_, true) => self.answer(at),
@@ -198,8 +213,8 @@ impl World<'_> {
     }
 }
 
-/// Prints the seed of a failure.
-fn random_steps(seed: u64, steps: usize) {
+/// Prints the seed of a failure. Returns how many connections were found on the stack of a child.
+fn random_steps(seed: u64, steps: usize) -> usize {
     println!("seed {seed}");
     let lab = Lab::builder().build().unwrap();
     let mut world = World {
@@ -211,17 +226,30 @@ fn random_steps(seed: u64, steps: usize) {
         killed: Vec::new(),
         answers: 0,
         forks: 0,
+        followed: 0,
     };
     world.workers = (0..WORKERS).map(|_| world.worker()).collect();
-    (0..steps).for_each(|_| world.step());
+    for at in 0..steps {
+        world.step();
+        if at % 50 == 49 {
+            world.count_followed();
+        }
+    }
     while let Some(at) = world.connections.len().checked_sub(1) {
         match world.connections[at].asked {
             Some(_) => world.answer(at),
             None => drop(world.connections.pop()),
         }
     }
-    println!("{} answers, {} forks, {} killed", world.answers, world.forks, world.killed.len());
+    println!(
+        "{} answers, {} forks, {} followed, {} killed",
+        world.answers,
+        world.forks,
+        world.followed,
+        world.killed.len()
+    );
     assert!(world.answers > steps / 5 && world.forks > 0 && world.killed.len() > steps / 100);
+    world.followed
 }
 
 #[test]
@@ -229,7 +257,8 @@ fn random_steps(seed: u64, steps: usize) {
 fn a_connection_has_one_process_while_processes_are_killed() {
     needs_root!();
     needs!(program "python3");
-    (1..=5).for_each(|seed| random_steps(seed, 700));
+    let followed: usize = (1..=5).map(|seed| random_steps(seed, 700)).sum();
+    assert!(followed > 0, "no child takes a connection over");
 }
 
 #[test]
@@ -237,5 +266,6 @@ fn a_connection_has_one_process_while_processes_are_killed() {
 fn a_connection_has_one_process_while_1_000_are_killed() {
     needs_root!();
     needs!(program "python3");
-    (1..=60).for_each(|seed| random_steps(seed, 700));
+    let followed: usize = (1..=60).map(|seed| random_steps(seed, 700)).sum();
+    assert!(followed > 0, "no child takes a connection over");
 }

@@ -209,6 +209,8 @@ macro_rules! for_each_hook {
                 pid: *mut libc::pid_t, path: *const libc::c_char, actions: *const c_void, attributes: *const c_void,
                 argv: Strings, envp: Strings,
             ) -> c_int = process::posix_spawnp;
+            system: (command: *const libc::c_char) -> c_int = process::system;
+            popen: (command: *const libc::c_char, mode: *const libc::c_char) -> *mut FILE = process::popen;
             posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, to: c_int) -> c_int
                 = real::posix_spawn_file_actions_adddup2,
                 ours(fd) stack::add_dup2;

@@ -27,6 +27,7 @@ use std::{
 mod companion;
 mod companion_listener;
 pub mod firewall;
+mod given_up;
 mod group_ring;
 mod groups;
 mod idle_links;

@@ -21,9 +21,17 @@ static ON_START: OnceLock<fn()> = OnceLock::new();
 /// Threads that have been made and have yet to call the hook.
 static STARTING: AtomicUsize = AtomicUsize::new(0);
 
+/// Threads that have called the hook and run.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// How many of the stack's threads run. One that is counted exists; one that is just ending may exist and not be counted.
+pub fn running() -> usize {
+    RUNNING.load(Ordering::Acquire)
+}
+
 /// How many of the stack's threads have been made and have yet to call the hook.
 pub fn starting() -> usize {
-    STARTING.load(Ordering::Relaxed)
+    STARTING.load(Ordering::Acquire)
 }
 
 /// Waits until none is. For a fork that the C library knows nothing of: in the child, its setuid(2) and setgroups(2)
@@ -37,6 +45,7 @@ pub fn wait_until_started() {
 /// In a child of fork(2), which has none of them.
 pub(crate) fn forget_starting() {
     STARTING.store(0, Ordering::Relaxed);
+    RUNNING.store(0, Ordering::Relaxed);
 }
 
 /// Each thread that the stack starts from now on calls `hook` first. The first hook given stays.
@@ -106,9 +115,11 @@ extern "C" fn begin(start: *mut c_void) -> *mut c_void {
     if let Some(hook) = ON_START.get() {
         hook();
     }
-    STARTING.fetch_sub(1, Ordering::Relaxed);
+    RUNNING.fetch_add(1, Ordering::AcqRel);
+    STARTING.fetch_sub(1, Ordering::Release);
     // A panic has been reported, and ends only this thread.
     let _ = catch_unwind(AssertUnwindSafe(start.run));
+    RUNNING.fetch_sub(1, Ordering::AcqRel);
     ptr::null_mut()
 }
 

@@ -62,7 +62,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 35] = [
+const STACK_PLANE: [&str; 36] = [
     "fork",
     "copy",
     "accept",
@@ -73,6 +73,7 @@ const STACK_PLANE: [&str; 35] = [
     "exit",
     "libc_io",
     "receive_one",
+    "follow",
     "scm_rights",
     "sockets",
     "links",

@@ -1,6 +1,6 @@
 """Serves connections beside other processes of the port. A request is a letter and a length of six digits: `e`, that
-many bytes follow and are echoed; `f`, a child serves the connection from now on. Each answer begins with the number of
-the process."""
+many bytes follow and are echoed; `f`, a child serves the connection from now on; `h`, one that has a Host, and so takes
+the connection over from the kernel. Each answer begins with the number of the process."""
 import os
 import socket
 import sys
@@ -17,6 +17,16 @@ def exactly(stream, count):
     return data
 
 
+def make_host(local):
+    own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    own.bind((local, 0))
+    own.setblocking(False)
+    try:
+        own.recv(1)
+    except BlockingIOError:
+        pass
+
+
 def serve(stream, in_child=False):
     peer = None
     try:
@@ -24,13 +34,15 @@ def serve(stream, in_child=False):
         while True:
             request = exactly(stream, 7)
             data = exactly(stream, int(request[1:]))
-            if request[:1] == b"f":
+            if request[:1] in b"fh":
                 if os.fork() > 0:
                     return stream.close()
                 # Connections of its parent's would stay open when that one is killed.
                 os.closerange(3, stream.fileno())
                 os.closerange(stream.fileno() + 1, 100)
                 in_child = True
+                if request[:1] == b"h":
+                    make_host(stream.getsockname()[0])
             stream.sendall(b"%07d" % os.getpid() + data)
     except EOFError:
         print(f"{os.getpid()}: {peer} has ended", file=sys.stderr, flush=True)

@@ -128,13 +128,29 @@ pub unsafe fn posix_spawnp(
     unsafe { spawn((pid, path, actions, attributes, argv, envp), true) }
 }
 
+/// # Safety
+/// That of system(3).
+pub unsafe fn system(command: *const c_char) -> c_int {
+    stack::before_spawn();
+    // SAFETY: the caller's contract.
+    unsafe { real::system(command) }
+}
+
+/// # Safety
+/// That of popen(3).
+pub unsafe fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    stack::before_spawn();
+    // SAFETY: the caller's contract.
+    unsafe { real::popen(command, mode) }
+}
+
 type Spawn = (*mut pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings);
 
 /// # Safety
 /// That of posix_spawn(3), or of posix_spawnp(3) with `search`.
 unsafe fn spawn(call: Spawn, search: bool) -> c_int {
     let (pid, path, actions, attributes, argv, envp) = call;
-    stack::may_be_shared();
+    stack::before_spawn();
     // SAFETY: as in `exec`.
     unsafe {
         let environment = Environment::with_run(envp);

@@ -52,6 +52,7 @@ impl File {
     pub fn accepted(&self, fd: c_int, stream: TcpStream, remote: SocketAddr) -> File {
         let file = File::new(Protocol::Tcp, self.domain);
         file.cmsg_flags.store(self.cmsg_flags.load(Ordering::Relaxed), Ordering::Relaxed);
+        file.set_private();
         let local = stream.local_addr().ok();
         let live = file.live.get_or_init(|| Live::Stream(stream));
         if self.has_complex_options() {
@@ -225,7 +226,7 @@ impl File {
     }
 
     /// Copies the options that are not a single number from the companion `fd` to `live`.
-    fn copy_options(&self, fd: c_int, live: &Live) {
+    pub(super) fn copy_options(&self, fd: c_int, live: &Live) {
         if !self.has_complex_options() {
             return;
         }

@@ -120,16 +120,29 @@ pub fn set_on(fd: c_int, level: c_int, name: c_int, on: bool) {
     };
 }
 
+/// The options that a connection keeps when its owner changes.
+const KEPT: [(c_int, c_int); 6] = [
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (IPPROTO_TCP, libc::TCP_NODELAY),
+    (IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+];
+
+/// Sets the options of a connection to those of its companion, which has been the connection.
+pub fn copy_from_companion(fd: c_int, live: &Live) {
+    for (level, name) in KEPT {
+        // SAFETY: a number.
+        if let Some(value) = unsafe { query::<c_int>(fd, level, name) } {
+            let _ = set_number(live, level, name, value);
+        }
+    }
+}
+
 /// Sets the companion's options to those of its connection: one that was accepted has its listener's.
 pub fn copy_to_companion(live: &Live, fd: c_int) {
-    for (level, name) in [
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-        (IPPROTO_TCP, libc::TCP_NODELAY),
-        (IPPROTO_TCP, libc::TCP_KEEPIDLE),
-        (IPPROTO_TCP, libc::TCP_KEEPINTVL),
-        (IPPROTO_TCP, libc::TCP_KEEPCNT),
-        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    ] {
+    for (level, name) in KEPT {
         if let Ok(value) = get_number(live, level, name) {
             let len = size_of_val(&value) as socklen_t;
             // SAFETY: a number, and its size. If the kernel refuses, the option is unchanged.

@@ -15,6 +15,7 @@ use std::{
     mem::ManuallyDrop,
     os::fd::AsRawFd,
     ptr,
+    sync::atomic::Ordering,
     time::Duration,
 };
 
@@ -80,6 +81,7 @@ pub unsafe fn sendfile_other(
     let by_kernel = || unsafe { real::sendfile(out, from, offset, count) };
     let Some(file) = FILES.get(out) else { return by_kernel() };
     // Each call below enters for itself.
+    file.follow.has_sent.store(true, Ordering::Relaxed);
     if file.live().is_none() || enter(file).is_none() {
         return by_kernel();
     }

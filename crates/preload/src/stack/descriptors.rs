@@ -108,6 +108,7 @@ fn copied(fd: c_int, file: &Ref) -> c_int {
     }
     libc_io::check_standard(fd, file);
     if file.is_kernel_owned() && file.set().is_none() {
+        handover_parent::escapes(file);
         replaced(fd);
     } else if let Some(_inside) = Inside::enter() {
         FILES.set(fd, file.clone());

@@ -1,8 +1,9 @@
 //! Before an exec: what becomes of connections and listeners that the new program gets.
 
 use super::{
+    companion_address,
     file::{FILES, Live, Ref, hand_over_now},
-    host, libc_io, links, not_accelerated,
+    handover_parent, host, libc_io, links, not_accelerated,
 };
 use crate::{inside::Inside, real, report::Once};
 use libc::c_int;
@@ -19,8 +20,7 @@ pub fn before_exec() {
     }
     let Some(_inside) = Inside::enter() else { return };
     host::share_companions();
-    let is_listener = |file: &Ref| matches!(file.live(), Some(Live::Listener(_)));
-    if FILES.all().any(|(fd, file)| file.is_some_and(|it| is_listener(&it)) && stays_open(fd)) {
+    if passes_listener() {
         links::give_back(true);
     }
     for (fd, file) in FILES.all() {
@@ -52,6 +52,34 @@ pub fn before_exec() {
             _ => {}
         }
     }
+}
+
+/// Before a program is started by a child of which the hooks of fork know nothing. Other processes may get this one's
+/// sockets; a connection that this process has taken over from the kernel is handed back if the program gets it.
+pub fn before_spawn() {
+    companion_address::may_be_shared();
+    if FILES.end() == 0 {
+        return;
+    }
+    let Some(_inside) = Inside::enter() else { return };
+    handover_parent::before_spawn();
+    if passes_listener() {
+        links::give_back(false);
+    }
+    for (fd, file) in FILES.all() {
+        if let Some(file) = file.filter(|file| file.has_followed())
+            && stays_open(fd)
+        {
+            libc_io::check_executed(fd, &file);
+        }
+    }
+}
+
+/// Whether the program gets a listener.
+fn passes_listener() -> bool {
+    let is_listener =
+        |file: Option<Ref>| file.is_some_and(|file| matches!(file.live(), Some(Live::Listener(_))));
+    FILES.all().any(|(fd, file)| is_listener(file) && stays_open(fd))
 }
 
 fn stays_open(fd: c_int) -> bool {

@@ -5,7 +5,7 @@
 
 use super::{
     common::{self, answer, lock},
-    companion_address::CompanionAddress,
+    companion_address::{self, CompanionAddress, Moment},
     epoll_set::{EpollSet, Memberships},
     handover_channel::{Answer, Channel, InheritedConnection},
     not_accelerated,
@@ -49,8 +49,12 @@ pub struct File {
     pub(super) live: OnceLock<Live>,
     /// The owner: our stack, the kernel, or the parent process.
     owner: AtomicU8,
-    /// Set for a connection of the parent's.
+    /// Set for a connection of the parent's, or that was one.
     inherited: Option<InheritedConnection>,
+    /// No other process has had its companion since it has been connected.
+    private: AtomicBool,
+    /// What decides when this process takes over a connection that its parent has handed over.
+    pub follow: Follow,
     /// A listener from which the parent had accepted at the fork: the parent's queues have its connections.
     is_parents_listener: bool,
     /// A child has prepared it for a program that it will execute.
@@ -124,6 +128,23 @@ const NOT_SHARED: u32 = u32::MAX;
 const OURS: u8 = 0;
 const KERNELS: u8 = 1;
 const PARENTS: u8 = 2;
+/// The kernel's so far: the parent has handed it over for this process, which may take it over.
+const FOLLOWS: u8 = 3;
+
+/// See [`follow`](super::follow).
+#[derive(Debug, Default)]
+pub struct Follow {
+    /// When it was handed over.
+    since: OnceLock<Moment>,
+    /// Whether this process alone has it, by the parent's word; if not, the parent is asked again.
+    pub is_alone: AtomicBool,
+    /// Whether something was sent on it since the last receive.
+    pub has_sent: AtomicBool,
+    /// How many exchanges there were since.
+    pub exchanges: AtomicU32,
+    /// From how many on this process tries to take it over; 0: that is not decided.
+    pub due: AtomicU32,
+}
 
 impl File {
     /// For a new companion.
@@ -136,6 +157,8 @@ impl File {
             live: OnceLock::new(),
             owner: AtomicU8::new(OURS),
             inherited: None,
+            private: AtomicBool::new(false),
+            follow: Follow::default(),
             is_parents_listener: false,
             for_exec: AtomicBool::new(false),
             shared_index: AtomicU32::new(NOT_SHARED),
@@ -188,12 +211,16 @@ impl File {
         file.backlog.store(self.backlog(), Ordering::Relaxed);
         match self.live.get() {
             None if self.is_kernel_owned() && self.backlog() < 0 => return None,
+            // Both have the kernel's from now on.
+            None if self.follows() => return None,
             Some(Live::Stream(_)) if self.is_kernel_owned() => return None,
             // A child can use a connection only with the parent's help. Another thread may have accepted this one
             // after the parent had listed those that the child shares.
             Some(Live::Stream(_)) => {
                 let shared = channel.zip(self.shared_index());
                 file.inherited = Some(shared.map(|(on, at)| InheritedConnection::new(on, at))?);
+                // As long as the kernel had it, programs that children execute got it.
+                file.for_exec.store(self.has_followed(), Ordering::Relaxed);
             }
             Some(Live::Listener(listener)) => {
                 file.is_parents_listener = !self.is_kernel_owned() && listener.has_port();
@@ -270,11 +297,12 @@ impl File {
         self.owner.store(KERNELS, Ordering::Relaxed);
     }
 
-    /// Whether our stack owns it. A connection of the parent's is handed over to the kernel by this call.
+    /// Whether our stack owns it, or may own it later. A connection of the parent's is handed over to the kernel by this
+    /// call.
     #[inline]
     pub fn is_ours(&self) -> bool {
         match self.owner.load(Ordering::Relaxed) {
-            OURS => true,
+            OURS | FOLLOWS => true,
             KERNELS => false,
             _ => {
                 hand_over_now(self);
@@ -285,7 +313,40 @@ impl File {
 
     /// Set for a connection of the parent's.
     pub fn inherited(&self) -> Option<&InheritedConnection> {
-        self.inherited.as_ref()
+        let is_parents = self.owner.load(Ordering::Relaxed) == PARENTS;
+        self.inherited.as_ref().filter(|_| is_parents)
+    }
+
+    /// Whether it is a connection that the parent has handed over, and this process may take over.
+    pub fn follows(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == FOLLOWS
+    }
+
+    /// Set if [it was handed over](File::follows), and no other process has got this one's sockets since.
+    pub fn followed(&self) -> Option<&InheritedConnection> {
+        let is_known = self.follow.since.get() == Some(&companion_address::moment());
+        self.inherited.as_ref().filter(|_| self.follows() && is_known)
+    }
+
+    /// This process has taken it over; it is in use from now on.
+    pub(super) fn set_followed(&self) {
+        self.private.store(true, Ordering::Relaxed);
+        self.owner.store(OURS, Ordering::Relaxed);
+    }
+
+    /// Whether this process has taken it over.
+    pub fn has_followed(&self) -> bool {
+        self.follow.since.get().is_some() && self.live.get().is_some()
+    }
+
+    /// Whether no other process had its companion when it was connected, nor has had it since.
+    pub fn is_private(&self) -> bool {
+        self.private.load(Ordering::Relaxed)
+    }
+
+    /// It was accepted here.
+    pub fn set_private(&self) {
+        self.private.store(true, Ordering::Relaxed);
     }
 
     /// Whether it is a listener whose connections the parent's queues have.
@@ -372,6 +433,7 @@ pub fn hand_over_now(file: &File) {
     let is_it =
         |known: &Option<Ref>| known.as_ref().is_some_and(|known| std::ptr::eq(&**known, file));
     let fd = all.find_map(|(fd, known)| is_it(&known).then_some(fd));
+    let since = companion_address::moment();
     let answer = match fd {
         // SAFETY: a descriptor of the program's, open by the contract of its call.
         Some(fd) => inherited.claim(unsafe { BorrowedFd::borrow_raw(fd) }),
@@ -380,6 +442,12 @@ pub fn hand_over_now(file: &File) {
     file.set_kernel_owned();
     match answer {
         Answer::Yes => {}
+        Answer::Later | Answer::Alone => {
+            if !inherited.is_shared() && file.follow.since.set(since).is_ok() {
+                file.follow.is_alone.store(answer == Answer::Alone, Ordering::Relaxed);
+                file.owner.store(FOLLOWS, Ordering::Relaxed);
+            }
+        }
         // The parent is gone, and has handed it over to the kernel.
         Answer::No if fd.is_some_and(|fd| common::remote(fd).is_some()) => {
             let why = format_args!("{}: a child process uses a connection of its parent's", not_accelerated::device());

@@ -1,7 +1,8 @@
 //! The connections that a child of fork(2) shares with its parent. The child shares their companions, which are not
 //! connected: the connections are in the parent's memory. When the child uses one, it asks the parent over a channel
 //! made at the fork to hand it over to the kernel ([`handover_parent`](super::handover_parent)). From then on the
-//! companion is the connection, in all processes that share it. When the channel closes, the parent knows that no child
+//! companion is the connection, in all processes that share it. If a child alone has it then, it takes it over from the
+//! kernel ([`follow`](super::follow)). When the channel closes, the parent knows that no child
 //! has one any more.
 
 use super::common::lock;
@@ -25,8 +26,10 @@ use std::{
 pub enum Message {
     /// Hand it over to the kernel.
     HandOver(u32),
-    /// The child has closed it without using it.
+    /// The child has closed it.
     Release(u32),
+    /// Has the child alone what was handed over for it? Then it will take it over from the kernel.
+    Follow(u32),
 }
 
 impl Message {
@@ -34,6 +37,7 @@ impl Message {
         let (kind, index) = match self {
             Message::HandOver(index) => (b'T', index),
             Message::Release(index) => (b'R', index),
+            Message::Follow(index) => (b'F', index),
         };
         let [a, b, c, d] = index.to_ne_bytes();
         [kind, a, b, c, d]
@@ -45,6 +49,7 @@ impl Message {
         match kind {
             b'T' => Some(Message::HandOver(index)),
             b'R' => Some(Message::Release(index)),
+            b'F' => Some(Message::Follow(index)),
             _ => None,
         }
     }
@@ -55,6 +60,10 @@ impl Message {
 pub enum Answer {
     Yes,
     No,
+    /// Yes, and the child alone has it: it may take it over.
+    Alone,
+    /// Yes, or not now: if the child alone has it later, it may take it over.
+    Later,
     /// Refused because of `--strict`: the child ends.
     Strict,
 }
@@ -63,6 +72,8 @@ impl Answer {
     pub fn from(byte: u8) -> Answer {
         match byte {
             b'Y' => Answer::Yes,
+            b'A' => Answer::Alone,
+            b'L' => Answer::Later,
             b'S' => Answer::Strict,
             _ => Answer::No,
         }
@@ -71,6 +82,8 @@ impl Answer {
     pub fn byte(self) -> u8 {
         match self {
             Answer::Yes => b'Y',
+            Answer::Alone => b'A',
+            Answer::Later => b'L',
             Answer::No => b'N',
             Answer::Strict => b'S',
         }
@@ -136,6 +149,20 @@ impl InheritedConnection {
 
     /// Asks the parent to hand the connection, whose companion is `fd`, over to the kernel.
     pub fn claim(&self, fd: BorrowedFd<'_>) -> Answer {
+        self.ask(Message::HandOver(self.index), Some(fd))
+    }
+
+    /// Asks the parent whether this process alone has the connection, which was handed over to the kernel.
+    pub fn is_alone(&self) -> Answer {
+        self.ask(Message::Follow(self.index), None)
+    }
+
+    /// Whether other children may have it too, by the same channel.
+    pub fn is_shared(&self) -> bool {
+        self.channel.shared.load(Ordering::Relaxed)
+    }
+
+    fn ask(&self, message: Message, companion: Option<BorrowedFd<'_>>) -> Answer {
         let flags = SocketFlags::CLOEXEC;
         let Ok((ours, theirs)) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -144,9 +171,10 @@ impl InheritedConnection {
         };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = [fd, theirs.as_fd()];
+        let fds = [Some(theirs.as_fd()), companion];
+        let fds: Vec<BorrowedFd<'_>> = fds.into_iter().flatten().collect();
         control.push(SendAncillaryMessage::ScmRights(&fds));
-        let message = Message::HandOver(self.index).bytes();
+        let message = message.bytes();
         let sent = sendmsg(
             &self.channel.end,
             &[IoSlice::new(&message)],
@@ -171,7 +199,7 @@ impl InheritedConnection {
 
 impl Drop for InheritedConnection {
     fn drop(&mut self) {
-        if !self.channel.shared.load(Ordering::Relaxed) {
+        if !self.is_shared() {
             let message = Message::Release(self.index).bytes();
             // If the parent is gone there is nothing to do; if it is slow, it will see the channel close.
             let _ = send(&self.channel.end, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);

@@ -11,7 +11,12 @@ use super::{
     handover_channel::{Answer, Message},
     host, internal_fds, not_accelerated,
 };
-use crate::{config, handler_frames, inside::ERESTARTSYS, real, report::Once};
+use crate::{
+    config, handler_frames,
+    inside::{ERESTARTSYS, Inside},
+    real,
+    report::Once,
+};
 use busypoll_stack::thread;
 use libc::c_int;
 use rustix::{
@@ -24,6 +29,7 @@ use rustix::{
 use std::{
     io::{self, IoSliceMut},
     mem::MaybeUninit,
+    net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -31,7 +37,30 @@ use std::{
 /// The connections that the children of one fork share, and their channel.
 struct ForkGroup {
     channel: Arc<OwnedFd>,
-    files: Vec<Option<Ref>>,
+    files: Vec<Option<Shared>>,
+}
+
+/// A connection that children share.
+enum Shared {
+    /// It is this process's.
+    Ours(Ref),
+    /// It was handed over to the kernel for the child. No other process has it but this one, if it has a descriptor of the
+    /// file.
+    Handed(Ref, Ends),
+    /// It was given up: the child takes it over from the kernel.
+    GivenUp(Ends),
+}
+
+/// The addresses of a connection: ours, and the peer's.
+type Ends = (SocketAddr, SocketAddr);
+
+impl ForkGroup {
+    fn ours(&self) -> impl Iterator<Item = &Ref> {
+        self.files.iter().filter_map(|shared| match shared {
+            Some(Shared::Ours(file)) => Some(file),
+            _ => None,
+        })
+    }
 }
 
 struct Parent {
@@ -72,19 +101,22 @@ impl Forking {
                 && file.shared_index().is_none()
             {
                 file.set_shared_index(Some(files.len() as u32));
-                files.push(Some(file));
+                files.push(file);
             }
         }
+        // The child gets the kernel's, too.
+        forget_open(&mut self.parent);
         if files.is_empty() {
             return;
         }
         let flags = SocketFlags::CLOEXEC;
         let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let Ok((channel, child_end)) = made else { return end_of_fork(&files) };
+        let Ok((channel, child_end)) = made else { return end_of_fork(files.iter()) };
         // SAFETY: the same descriptor, under its new number.
         let channel =
             unsafe { OwnedFd::from_raw_fd(internal_fds::make_internal(channel.into_raw_fd())) };
         self.child_end = Some(internal_fds::make_internal(child_end.into_raw_fd()));
+        let files = files.into_iter().map(|file| Some(Shared::Ours(file))).collect();
         self.parent.groups.push(ForkGroup { channel: Arc::new(channel), files });
     }
 
@@ -95,7 +127,7 @@ impl Forking {
     /// In the parent: closes the child's end.
     pub fn in_parent(&mut self) {
         let Some(child_end) = self.child_end.take() else { return };
-        self.parent.groups.last().into_iter().for_each(|group| end_of_fork(&group.files));
+        self.parent.groups.last().into_iter().for_each(|group| end_of_fork(group.ours()));
         // SAFETY: ours, and not used elsewhere in this process.
         drop(unsafe { OwnedFd::from_raw_fd(child_end) });
         match &self.parent.wakeup {
@@ -115,8 +147,50 @@ impl Forking {
 }
 
 /// The indices are those of one fork.
-fn end_of_fork(files: &[Option<Ref>]) {
-    files.iter().flatten().for_each(|file| file.set_shared_index(None));
+fn end_of_fork<'a>(files: impl Iterator<Item = &'a Ref>) {
+    files.for_each(|file| file.set_shared_index(None));
+}
+
+fn is_same(one: &Ref, other: &Ref) -> bool {
+    std::ptr::eq::<File>(&**one, &**other)
+}
+
+/// Another process gets the descriptors of this one, and may keep them: of what the kernel has, no child is alone.
+fn forget_open(parent: &mut Parent) {
+    let open: Vec<Ref> = FILES
+        .all()
+        .filter_map(|(_, file)| file.filter(|file| file.is_kernel_owned() && file.set().is_none()))
+        .collect();
+    for file in &open {
+        forget(parent, file);
+    }
+}
+
+fn forget(parent: &mut Parent, file: &Ref) {
+    for shared in parent.groups.iter_mut().flat_map(|group| &mut group.files) {
+        if matches!(shared, Some(Shared::Handed(known, _)) if is_same(known, file)) {
+            *shared = None;
+        }
+    }
+}
+
+/// Whether the program has a descriptor of `file`.
+fn is_open(file: &Ref) -> bool {
+    FILES.all().any(|(_, known)| known.is_some_and(|known| is_same(&known, file)))
+}
+
+/// A program is about to be started. Called inside.
+pub fn before_spawn() {
+    forget_open(&mut lock(&PARENT));
+}
+
+/// If the kernel owns `file`: it gets another descriptor, here or in another process, that is not in the table.
+pub fn escapes(file: &Ref) {
+    if file.follows() {
+        file.set_kernel_owned();
+    }
+    let Some(_inside) = Inside::enter().filter(|_| file.is_kernel_owned()) else { return };
+    forget(&mut lock(&PARENT), file);
 }
 
 /// Starts the thread.
@@ -171,57 +245,106 @@ fn handle_message(channel: &Arc<OwnedFd>) {
         _ => None,
     });
     let mut given = given.next().into_iter().flatten();
-    let (companion, answer) = (given.next(), given.next());
+    let (answer, companion) = (given.next(), given.next());
     let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, channel);
     let mut parent = lock(&PARENT);
     let Some(at) = parent.groups.iter().position(is_it) else { return };
     let message = (came == 5).then(|| Message::read(bytes)).flatten();
-    let file = |index: u32, parent: &mut Parent| {
+    let shared = |index: u32, parent: &mut Parent| {
         parent.groups.get_mut(at)?.files.get_mut(index as usize).map(Option::take)
     };
-    match message {
+    let reply = match message {
         Some(Message::HandOver(index)) => {
-            let taken = file(index, &mut parent);
+            let taken = shared(index, &mut parent);
             // A thread that forks meanwhile must not wait for the kernel.
             drop(parent);
-            let reply = match (taken, companion) {
-                (Some(Some(file)), Some(companion)) => child_uses(&file, companion.as_fd()),
+            match (taken, companion) {
+                (Some(Some(Shared::Ours(file))), Some(companion)) => {
+                    let (reply, handed) = child_uses(&file, companion.as_fd());
+                    let mut parent = lock(&PARENT);
+                    let group = parent.groups.iter_mut().find(|group| is_it(group));
+                    let place = group.and_then(|it| it.files.get_mut(index as usize));
+                    match (reply, place) {
+                        (Answer::Later, Some(place)) => {
+                            *place = handed;
+                            child_follows(place)
+                        }
+                        _ => reply,
+                    }
+                }
                 // Another child has claimed it before.
-                (Some(None), _) => Answer::Yes,
+                (Some(before), _) => {
+                    before.into_iter().for_each(release);
+                    Answer::Yes
+                }
                 _ => Answer::No,
-            };
-            // The child may be gone.
-            let _ = answer.map(|to| send(&to, &[reply.byte()], SendFlags::NOSIGNAL));
+            }
+        }
+        Some(Message::Follow(index)) => {
+            let place = parent.groups.get_mut(at).and_then(|it| it.files.get_mut(index as usize));
+            let reply = place.map_or(Answer::No, child_follows);
+            drop(parent);
+            reply
         }
         Some(Message::Release(index)) => {
-            let released = file(index, &mut parent);
+            let released = shared(index, &mut parent);
             drop(parent);
-            drop(released);
+            released.flatten().into_iter().for_each(release);
+            return;
         }
         None => {
             let over = parent.groups.swap_remove(at);
             drop(parent);
-            drop(over);
+            over.files.into_iter().flatten().for_each(release);
+            return;
         }
+    };
+    // The child may be gone.
+    let _ = answer.map(|to| send(&to, &[reply.byte()], SendFlags::NOSIGNAL));
+}
+
+/// The children of a fork do not have `shared` any more. A connection that the kernel has may still be another process's.
+fn release(shared: Shared) {
+    if let (Shared::GivenUp((local, remote)), Some(host)) = (shared, host::existing()) {
+        host.take_back(local, remote);
     }
 }
 
-/// A child uses `file`.
-fn child_uses(file: &Ref, companion: BorrowedFd<'_>) -> Answer {
+/// A child, for which a connection was handed over, asks for it; it has come from nowhere else.
+fn child_follows(shared: &mut Option<Shared>) -> Answer {
+    let ends = match shared {
+        Some(Shared::Handed(file, _)) if is_open(file) => return Answer::Later,
+        Some(Shared::Handed(_, ends) | Shared::GivenUp(ends)) => *ends,
+        _ => return Answer::Yes,
+    };
+    let Some(host) = host::existing() else { return Answer::Yes };
+    host.give_up(ends.0, ends.1);
+    *shared = Some(Shared::GivenUp(ends));
+    Answer::Alone
+}
+
+/// A child uses `file`. Also returns what was handed over, if the child may have it alone later.
+fn child_uses(file: &Ref, companion: BorrowedFd<'_>) -> (Answer, Option<Shared>) {
     let strict = config::get().is_some_and(|config| config.launch.strict);
     let then = match strict {
         true => "the child ends, as --strict requires",
-        false => "it is handed over to the kernel",
+        false => {
+            "it is handed over to the kernel, and comes back only if it lasts and no other process has it"
+        }
     };
     REPORTED.report(format_args!(
-        "{}: a child process uses a connection of its parent's; {then}. For a program that serves connections in child \
-         processes use --plane kernel, or a policy rule with that plane",
+        "{}: a child process uses a connection of its parent's; {then}. For a program that serves short connections in \
+         child processes use --plane kernel, or a policy rule with that plane",
         not_accelerated::device()
     ));
-    match (strict, give_to_kernel(file, companion)) {
-        (true, _) => Answer::Strict,
-        (false, Ok(())) => Answer::Yes,
-        (false, Err(_)) => Answer::No,
+    let given = give_to_kernel(file, companion);
+    match given {
+        _ if strict => (Answer::Strict, None),
+        Ok(Some((file_now, ends))) if file.is_private() && !is_shared(file) => {
+            (Answer::Later, Some(Shared::Handed(file_now, ends)))
+        }
+        Ok(_) => (Answer::Yes, None),
+        Err(_) => (Answer::No, None),
     }
 }
 
@@ -231,20 +354,23 @@ fn child_uses(file: &Ref, companion: BorrowedFd<'_>) -> Answer {
 /// It is not connected (any more), or the process lacks the capability. Then it stays ours.
 pub fn hand_over(file: &Ref, fd: c_int) -> io::Result<()> {
     // SAFETY: open, by the contract of the program's call.
-    give_to_kernel(file, unsafe { BorrowedFd::borrow_raw(fd) })
+    give_to_kernel(file, unsafe { BorrowedFd::borrow_raw(fd) }).map(drop)
 }
 
-fn give_to_kernel(file: &Ref, companion: BorrowedFd<'_>) -> io::Result<()> {
+/// Returns the file in its place, and its ends; `None`: it is the kernel's already.
+fn give_to_kernel(file: &Ref, companion: BorrowedFd<'_>) -> io::Result<Option<(Ref, Ends)>> {
     let _giving = lock(&file.activation);
     if file.is_kernel_owned() {
-        return Ok(());
+        return Ok(None);
     }
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
+    let ends = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
     companion_options::copy_to_companion(live, companion.as_raw_fd());
     stream.hand_over(companion, ERESTARTSYS, host::repair, || file.set_kernel_owned())?;
     // In the epoll sets of this process the companion takes its place.
-    deactivate(file).set_kernel_owned();
-    Ok(())
+    let file_now = deactivate(file);
+    file_now.set_kernel_owned();
+    Ok(ends.ok().map(|ends| (file_now, ends)))
 }
 
 /// The program closes its descriptor `fd` of `file`, and children still have theirs.
@@ -260,7 +386,7 @@ pub fn keep_companion(file: &File, fd: c_int) {
 /// A connection that the program has closed and children still have, and its companion.
 pub fn kept(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     let parent = lock(&PARENT);
-    let mut all = parent.groups.iter().flat_map(|group| group.files.iter().flatten());
+    let mut all = parent.groups.iter().flat_map(ForkGroup::ours);
     all.find_map(|file| {
         let companion = file.kept_companion().filter(|_| is_it(file))?;
         Some((file.clone(), companion.try_clone().ok()?))
@@ -270,28 +396,28 @@ pub fn kept(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
 /// Whether children share `file`: then it stays open when it is closed here.
 pub fn is_shared(file: &Ref) -> bool {
     let parent = lock(&PARENT);
-    let mut all = parent.groups.iter().flat_map(|group| group.files.iter().flatten());
-    all.any(|known| std::ptr::eq::<File>(&**known, &**file))
+    let mut all = parent.groups.iter().flat_map(ForkGroup::ours);
+    all.any(|known| is_same(known, file))
 }
 
 /// This process ends: hands what children may still use over to the kernel.
 pub fn hand_over_all() {
     let groups = std::mem::take(&mut lock(&PARENT).groups);
-    for ForkGroup { channel, files } in groups {
-        let mut fds = [PollFd::new(&channel, PollFlags::empty())];
+    for group in groups {
+        let channel = &group.channel;
+        let mut fds = [PollFd::new(channel, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let looked = poll(&mut fds, Some(&now));
         if looked.is_ok() && fds[0].revents().contains(PollFlags::HUP) {
             continue;
         }
-        for file in files.into_iter().flatten() {
+        for file in group.ours() {
             let kept = file.kept_companion().map(AsRawFd::as_raw_fd);
-            let is_it = |known: &Ref| std::ptr::eq::<File>(&**known, &*file);
             let fd = kept.or_else(|| {
-                FILES.all().find_map(|(fd, known)| known.filter(|it| is_it(it)).map(|_| fd))
+                FILES.all().find_map(|(fd, known)| known.filter(|it| is_same(it, file)).map(|_| fd))
             });
             // A connection that cannot be handed over ends with this process.
-            let _ = fd.map(|fd| hand_over(&file, fd));
+            let _ = fd.map(|fd| hand_over(file, fd));
         }
     }
 }

@@ -87,6 +87,16 @@ pub fn get() -> Option<Host> {
     }
 }
 
+/// As [`get`], for what goes on without it: a refusal is not reported, and holds for this call alone.
+pub fn get_if_possible() -> Option<Host> {
+    let mut slot = lock(&HOST);
+    match &slot.made {
+        Some(made) => Some(made.host.clone()),
+        None if slot.refused || handler_frames::is_running() => None,
+        None => make().ok().map(|made| slot.made.insert(made).host.clone()),
+    }
+}
+
 /// Has the guard take the interface, once, as a socket for it was bound: taking it lasts some 10 ms, and the first wait
 /// would have to wait for it. The Host is made by the process that waits.
 pub fn prepare() {

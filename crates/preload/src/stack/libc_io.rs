@@ -45,6 +45,7 @@ fn leave_to_kernel(file: &Ref, fd: c_int, how: UnsupportedOption) {
 fn leave_to_kernel_inside(file: &Ref, fd: c_int, how: UnsupportedOption) {
     // A connection of the parent's is handed over by this.
     if !file.is_ours() {
+        file.set_kernel_owned();
         return;
     }
     let is_replaced = match file.live() {

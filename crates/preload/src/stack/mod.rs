@@ -13,6 +13,7 @@
 //! | [`exit`](self::exit) | exit |
 //! | [`libc_io`](self::libc_io) | fdopen, dprintf, aio: sockets used by calls that bypass the hooks |
 //! | [`receive_one`](self::receive_one) | what a receive returns, and how long it waits |
+//! | [`follow`](mod@self::follow) | a child that alone has a connection of its parent's takes it over |
 //! | [`scm_rights`](self::scm_rights) | descriptors passed to another process |
 //! | [`sockets`](self::sockets) | socket, bind, connect, listen, shutdown, getsockname, getpeername |
 //! | [`links`](self::links) | connections to other programs of this machine, over memory |
@@ -55,6 +56,7 @@ mod epoll_set;
 mod exec;
 mod exit;
 mod file;
+mod follow;
 mod foreign;
 mod fork;
 mod groups;
@@ -80,13 +82,12 @@ mod unsupported_options;
 mod wait;
 
 pub use accept::{accept, accept_other, accept4, accept4_other};
-pub use companion_address::may_be_shared;
 pub use copy::{sendfile, sendfile_other, splice, splice_to_other};
 pub use descriptors::{
     close, close_other, close_range, closefrom, dup, dup2, dup2_other, dup3, dup3_other, fcntl,
     fcntl_other, ioctl, sockatmark,
 };
-pub use exec::before_exec;
+pub use exec::{before_exec, before_spawn};
 pub use exit::{close_all, daemon, exit};
 pub use file::FILES;
 pub use foreign::{recvmmsg_other, recvmsg_other};

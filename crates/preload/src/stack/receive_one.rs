@@ -3,6 +3,7 @@
 use super::{
     common::code,
     file::{File, Live},
+    follow,
     sockets::restart_unless_timeout,
 };
 use crate::inside::{ERESTARTSYS, Inside};
@@ -42,7 +43,14 @@ pub fn receive(
     if flags & libc::MSG_DONTWAIT == 0 && !file.is_nonblocking() {
         file.bind_to_wait(fd);
     }
-    match file.activate(fd)? {
+    let live = match file.follows() {
+        true => match follow::take_over(inside, file, fd, flags) {
+            Ok(live) => live?,
+            Err(error) => return Some(Err(error)),
+        },
+        false => file.activate(fd)?,
+    };
+    match live {
         Live::Udp(udp) => Some(receive_datagram(inside, udp, fd, buffers, flags)),
         Live::Stream(stream) => Some(receive_stream(inside, stream, fd, buffers, flags)),
         Live::Listener(_) => None,

@@ -37,7 +37,10 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
 
 /// Whether the file at `fd` can be passed to another process; hands a connection over to the kernel.
 fn may_pass(fd: c_int) -> bool {
-    let Some((_inside, file)) = FILES.get(fd).and_then(enter) else { return true };
+    let Some(file) = FILES.get(fd) else { return true };
+    let entered = enter(file.clone());
+    handover_parent::escapes(&file);
+    let Some((_inside, file)) = entered else { return true };
     if !matches!(file.live(), Some(Live::Stream(_))) {
         if let Some(Live::Listener(_)) = file.live() {
             links::give_back(false);

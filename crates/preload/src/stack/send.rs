@@ -14,6 +14,7 @@ use libc::{c_int, c_void, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, s
 use std::{
     io::{self, IoSlice},
     net::SocketAddr,
+    sync::atomic::Ordering,
 };
 
 /// A destination address as C passes it.
@@ -113,6 +114,7 @@ fn first_send(file: &Ref, fd: c_int, to: Option<SocketAddr>) -> Option<&Live> {
         return None;
     }
     if file.protocol == Protocol::Tcp {
+        file.follow.has_sent.store(true, Ordering::Relaxed);
         activation::report_if_foreign(file, fd);
         return None;
     }

@@ -315,6 +315,12 @@ pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_
     // SAFETY: the caller's contract.
     let by_kernel = || unsafe { real::connect(fd, addr, len) };
     let Some((inside, file)) = enter(file) else { return by_kernel() };
+    if file.follows() {
+        // It is an error, or disconnects it.
+        file.set_kernel_owned();
+        drop((file, inside));
+        return by_kernel();
+    }
     // SAFETY: the caller's contract.
     let remote = match unsafe { address::read(addr, len) } {
         Ok(remote) if len as usize <= address::LONGEST => remote,
@@ -469,6 +475,11 @@ pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
     // SAFETY: a plain system call.
     let by_kernel = || unsafe { real::shutdown(fd, how) };
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
+    if file.follows() {
+        // Its end has begun.
+        file.set_kernel_owned();
+        return by_kernel();
+    }
     let direction = match how {
         libc::SHUT_RD => Shutdown::Read,
         libc::SHUT_WR => Shutdown::Write,

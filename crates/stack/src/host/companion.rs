@@ -109,6 +109,8 @@ pub(super) struct Steered {
     reuse: Option<u32>,
     /// Only TCP connections from these addresses are steered; `None`: the whole port is.
     from: Option<Vec<SocketAddr>>,
+    /// These connections were another process's.
+    taken: bool,
     /// Multicast groups that are steered, too.
     pub(super) groups: Vec<(usize, IpAddr)>,
     /// The addresses in the steering map now, by interface.
@@ -119,7 +121,17 @@ impl Steered {
     pub(super) fn new(protocol: u8, local: SocketAddr, only_v6: bool) -> Steered {
         let (port, local) = (local.port(), local.ip().to_canonical());
         let (groups, at) = (Vec::new(), Vec::new());
-        Steered { protocol, only_v6, port, local, reuse: None, from: None, groups, at }
+        Steered {
+            protocol,
+            only_v6,
+            port,
+            local,
+            reuse: None,
+            from: None,
+            taken: false,
+            groups,
+            at,
+        }
     }
 
     /// For TCP connections from `remotes` only.
@@ -127,6 +139,11 @@ impl Steered {
         let remotes = remotes.into_iter().map(|it| (it.ip().to_canonical(), it.port()).into());
         let from = Some(remotes.collect());
         Steered { from, ..Steered::new(TCP, local, only_v6) }
+    }
+
+    /// For a TCP connection that another process has given up.
+    pub(super) fn taken(local: SocketAddr, remote: SocketAddr) -> Steered {
+        Steered { taken: true, ..Steered::from(local, false, vec![remote]) }
     }
 
     /// Whether packets to `address` are for it.
@@ -484,7 +501,11 @@ impl State {
         };
         let of_family = || from.iter().filter(|remote| remote.is_ipv4() == ip.is_ipv4());
         for (done, remote) in of_family().enumerate() {
-            if let Err(error) = steering.add_connection(local, *remote) {
+            let added = match port.taken {
+                true => steering.take_connection(local, *remote),
+                false => steering.add_connection(local, *remote),
+            };
+            if let Err(error) = added {
                 of_family().take(done).for_each(|it| steering.remove_connection(local, *it));
                 return Err(error);
             }

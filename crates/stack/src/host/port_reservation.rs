@@ -360,6 +360,21 @@ impl PortReservation {
         Ok(Arc::new(PortReservation { port: Some(port), handed_over, state, _of }))
     }
 
+    /// The reservation for a connection that another process has given up, and the kernel has: from now on its packets are
+    /// ours.
+    ///
+    /// # Errors
+    /// EEXIST: the process that has the port would get them. A full steering map.
+    pub(super) fn taken(
+        state: &Arc<State>,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> io::Result<Arc<PortReservation>> {
+        let steered = Some(state.add(Steered::taken(local, remote))?);
+        let port = Port { steered, ..Port::new(None, local, false) };
+        Ok(Arc::new(PortReservation::of(port, state)))
+    }
+
     /// The listener has closed, and its connections to `remotes` go on: if the kernel socket is the application's, only
     /// these connections stay steered.
     pub(crate) fn narrow(&self, remotes: Vec<SocketAddr>) {

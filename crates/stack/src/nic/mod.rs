@@ -257,6 +257,20 @@ pub trait Steering: Send + Sync {
     /// The map is full.
     fn add_connection(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
 
-    /// Undoes one [`add_connection`](Steering::add_connection).
+    /// As [`add_connection`](Steering::add_connection), for a connection that another process has
+    /// [given up](Steering::give_up), also where that process has the rest of the port.
+    ///
+    /// # Errors
+    /// EEXIST: the process that has the port would get the packets. The map is full.
+    fn take_connection(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
+
+    /// Another process may take a connection that was [handed over](Steering::hand_over): this one leaves its entry alone
+    /// from now on. Until then the connection stays the kernel's.
+    fn give_up(&self, local: SocketAddr, remote: SocketAddr);
+
+    /// Undoes a [`give_up`](Steering::give_up), unless another process has the connection.
+    fn take_back(&self, local: SocketAddr, remote: SocketAddr);
+
+    /// Undoes one [`add_connection`](Steering::add_connection) or [`take_connection`](Steering::take_connection).
     fn remove_connection(&self, local: SocketAddr, remote: SocketAddr);
 }

@@ -245,6 +245,13 @@ impl EpollSet {
         }
     }
 
+    /// Whether no other process shares the kernel's instance with the members of file `id`, all of which are in it.
+    pub fn has_alone(&self, id: usize) -> bool {
+        let members = lock(&self.members);
+        let mut its = members.iter().filter(|(key, _)| key.0 == id);
+        its.all(|(_, member)| matches!(member.half, Half::Kernel) && !member.shared)
+    }
+
     /// The file `id` is closed.
     pub fn forget(&self, id: usize) {
         let mut members = lock(&self.members);

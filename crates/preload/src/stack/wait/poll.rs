@@ -248,18 +248,40 @@ pub fn wait_for_kernel_fd(
     limit: Option<Duration>,
     restart: Restart,
 ) -> io::Result<i16> {
+    if let Some(inside) = Inside::enter() {
+        return wait_inside(&inside, fd, events, limit, restart);
+    }
+    let mut kernel_fds = KernelFds::none();
+    kernel_fds.push(fd, events);
+    kernel_fds.look();
+    Ok(found(&kernel_fds))
+}
+
+/// What its only descriptor has reported.
+fn found(kernel_fds: &KernelFds) -> i16 {
+    kernel_fds.found().first().map_or(0, |found| found.revents)
+}
+
+/// As [`wait_for_kernel_fd`], for a thread that is inside.
+///
+/// # Errors
+/// As there.
+pub fn wait_inside(
+    inside: &Inside,
+    fd: c_int,
+    events: i16,
+    limit: Option<Duration>,
+    restart: Restart,
+) -> io::Result<i16> {
     let deadline = Deadline::after(limit);
     let mut kernel_fds = KernelFds::none();
     kernel_fds.push(fd, events);
-    if !kernel_fds.look()
-        && !deadline.is_over()
-        && let Some(inside) = Inside::enter()
-    {
+    if !kernel_fds.look() && !deadline.is_over() {
         let nothing: &mut [Ours] = &mut [];
         inside
             .wait(restart, || poll_with_kernel_fds(nothing, 0, deadline.left(), &mut kernel_fds))?;
     }
-    Ok(kernel_fds.found().first().map_or(0, |found| found.revents))
+    Ok(found(&kernel_fds))
 }
 
 /// `SO_BUSY_POLL` of a socket.

@@ -85,6 +85,8 @@ struct Connection {
     excluded: u32,
     /// Handed over to the kernel: not steered in spite of `steered`.
     handed_over: bool,
+    /// Taken from a process that may have the rest of the port.
+    taken: bool,
 }
 
 impl Port {
@@ -253,17 +255,35 @@ impl PortMap {
         if self.shared.others() == 0 {
             return Ok(());
         }
-        let mark = Key::mark(local.port(), self.slot);
-        if !users.marked.contains(&local.port()) {
-            sys::update(&self.map, &mark, &of_slot(self.slot))?;
-            users.marked.insert(local.port());
-        }
+        self.mark(users, local.port())?;
         match sys::lookup(&self.map, &port(local)) {
             Some(value) if slot_of(value) != self.slot && value & SHARED == 0 => {
                 Err(io::Error::from_raw_os_error(libc::EEXIST))
             }
             _ => Ok(()),
         }
+    }
+
+    fn mark(&self, users: &mut Users, port: u16) -> io::Result<()> {
+        if !users.marked.contains(&port) {
+            sys::update(&self.map, &Key::mark(port, self.slot), &of_slot(self.slot))?;
+            users.marked.insert(port);
+        }
+        Ok(())
+    }
+
+    /// If the connection was taken from the process that has its port, it becomes the kernel's, by an entry of that process:
+    /// it may outlive this one. False: it was not.
+    fn return_taken(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
+        let (mut users, connection) = (self.users(), Key::connection(local.port(), remote));
+        if !users.connections.get(&connection).is_some_and(|it| it.taken) {
+            return Ok(false);
+        }
+        let owner = sys::lookup(&self.map, &port(local)).map(slot_of);
+        let Some(owner) = owner.filter(|owner| *owner != self.slot) else { return Ok(false) };
+        sys::update(&self.map, &connection, &of_slot(owner))?;
+        users.connections.remove(&connection);
+        Ok(true)
     }
 
     /// As [`change_port`](PortMap::change_port), for a connection.
@@ -430,6 +450,9 @@ impl Steering for PortMap {
     }
 
     fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        if self.return_taken(local, remote)? {
+            return Ok(());
+        }
         self.exclude(local, remote)?;
         let connection = Key::connection(local.port(), remote);
         self.change_connection(&mut self.users(), connection, |it| it.handed_over = true)
@@ -484,13 +507,53 @@ impl Steering for PortMap {
         .map_err(|error| explain(local, error))
     }
 
+    fn take_connection(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        let (mut users, at) = (self.users(), port(local));
+        let connection = Key::connection(local.port(), remote);
+        let owner = sys::lookup(&self.map, &at).filter(|value| slot_of(*value) != self.slot);
+        if users.connections.contains_key(&connection)
+            || owner.is_some_and(|value| value & (BY_CONNECTION | SHARED) == 0)
+        {
+            return Err(explain(local, io::Error::from_raw_os_error(libc::EEXIST)));
+        }
+        self.mark(&mut users, local.port())?;
+        // No other process writes an entry that was given up.
+        sys::update(&self.map, &connection, &(OURS | of_slot(self.slot)))
+            .map_err(|error| explain(local, error))?;
+        let taken = Connection { steered: 1, taken: true, ..Connection::default() };
+        users.connections.insert(connection, taken);
+        users.ports.entry(at).or_default().some += 1;
+        Ok(())
+    }
+
+    fn give_up(&self, local: SocketAddr, remote: SocketAddr) {
+        let (mut users, connection) = (self.users(), Key::connection(local.port(), remote));
+        users.connections.remove(&connection);
+        if let Some(port) = users.ports.get_mut(&port(local)) {
+            // In the map the port's value stays as it is.
+            port.excluded.retain(|key| *key != connection);
+            port.has_foreign = true;
+        }
+    }
+
+    fn take_back(&self, local: SocketAddr, remote: SocketAddr) {
+        let (mut users, connection) = (self.users(), Key::connection(local.port(), remote));
+        let is_given_up = sys::lookup(&self.map, &connection) == Some(of_slot(self.slot));
+        if is_given_up && !users.connections.contains_key(&connection) {
+            let excluded = Connection { excluded: 1, ..Connection::default() };
+            users.connections.insert(connection, excluded);
+            users.ports.entry(port(local)).or_default().excluded.push(connection);
+        }
+    }
+
     fn remove_connection(&self, local: SocketAddr, remote: SocketAddr) {
         let mut users = self.users();
         let connection = Key::connection(local.port(), remote);
         let _ = self
             .change_port(&mut users, port(local), |port| port.some = port.some.saturating_sub(1));
         let _ = self.change_connection(&mut users, connection, |it| {
-            it.steered = it.steered.saturating_sub(1)
+            it.steered = it.steered.saturating_sub(1);
+            it.taken &= it.steered > 0;
         });
         let number = local.port();
         let is_some = |(key, port): (&Key, &Port)| key.tcp_port() == Some(number) && port.some > 0;

@@ -1,5 +1,6 @@
-//! Takes over a connection that the kernel has accepted for a listener of ours, if its packets come over our queues:
-//! several processes share the port, or the kernel had it before the listener was active. Uses the kernel's checkpoint
+//! Takes over a connection that the kernel has, if its packets come over our queues: it was accepted for a listener of
+//! ours, because several processes share the port, or the kernel had it before the listener was active; or the parent
+//! process has handed it over, and only this process uses it ([`follow`](super::follow)). Uses the kernel's checkpoint
 //! interface, as the [hand-over](super::hand_over) does.
 //!
 //! The kernel's socket stays, in repair mode, until no packet can be on its way to it any more. What it has acknowledged
@@ -14,11 +15,13 @@ use super::{
     stream::pass,
 };
 use crate::{
-    host::PortReservation,
+    Host,
+    host::{CompanionService, PortReservation},
     inet::{
         Pass,
         tcp::{
-            Flow, FromKernel, Imported, KernelConnection, Remainder, connection::State, take_over,
+            Flow, FromKernel, Imported, KernelConnection, Listening, Remainder, connection::State,
+            take_over,
         },
     },
     ledger::{ESTABLISHED, LedgerSlot, SocketState},
@@ -71,37 +74,66 @@ impl Inner {
         let Some((service, reservation)) = self.host.kernel().zip(self.reservation.as_ref()) else {
             return Err((kernel, None));
         };
-        let (repair, fd) = (repair_of_imports(), kernel.as_raw_fd());
         // Where connections are handed over, one line says so already.
         if service.has_handed_over() || !service.comes_over_queues(&kernel) {
             return Err((kernel, None));
         }
+        let import = Import {
+            host: &self.host,
+            listening: &self.listening,
+            steer: &|local, remote| reservation.imported(local, remote),
+            // A child of fork(2) may have its descriptor.
+            end: |kernel, _| disconnect(kernel.as_fd()),
+        };
+        import.run(service, kernel)
+    }
+}
+
+/// Where a connection of the kernel's is to go.
+pub(super) struct Import<'a> {
+    pub(super) host: &'a Host,
+    /// It becomes one of this listener's.
+    pub(super) listening: &'a Listening,
+    /// From its ends, the reservation that steers it.
+    pub(super) steer: &'a dyn Fn(SocketAddr, SocketAddr) -> io::Result<Arc<PortReservation>>,
+    /// Ends the kernel's socket, which is frozen, without a word; the number is its `SO_REUSEADDR`.
+    pub(super) end: fn(&KernelStream, i32),
+}
+
+impl Import<'_> {
+    /// # Errors
+    /// Gives it back: it stays the kernel's.
+    pub(super) fn run(
+        self,
+        service: &CompanionService,
+        kernel: KernelStream,
+    ) -> Result<Flow, Stays> {
         if !service.has_room_for_later() {
             return Err((kernel, Some(TOO_MANY)));
         }
+        let end = self.end;
         let mut pass = pass();
         let mut steps = TakeOver {
-            inner: self,
+            import: self,
             kernel: &kernel,
-            reservation,
-            repair,
+            repair: repair_of_imports(),
             reuse: 0,
             pass: &mut pass,
             _entry: None,
             imported: None,
         };
         let taken = take_over(&mut steps);
+        let reuse = steps.reuse;
         drop(steps);
         let taken = match taken {
             Ok((flow, mut remainder)) => {
                 // Most of what came before the packets were steered is there now.
-                pass_on(fd, &mut remainder, &mut pass);
+                pass_on(kernel.as_raw_fd(), &mut remainder, &mut pass);
                 service.later(DRAIN_TIME, move || {
                     let mut pass = super::stream::pass();
                     pass_on(kernel.as_raw_fd(), &mut remainder, &mut pass);
                     pass.wake.wake_all();
-                    // A child of fork(2) may have its descriptor.
-                    disconnect(kernel.as_fd());
+                    end(&kernel, reuse);
                 });
                 Ok(flow)
             }
@@ -124,9 +156,8 @@ impl Inner {
 
 /// A take-over.
 struct TakeOver<'a, 'p> {
-    inner: &'a Inner,
+    import: Import<'a>,
     kernel: &'a KernelStream,
-    reservation: &'a Arc<PortReservation>,
     repair: Repair,
     /// `SO_REUSEADDR` of the kernel's socket.
     reuse: i32,
@@ -144,7 +175,7 @@ impl FromKernel for TakeOver<'_, '_> {
     type Why = Option<&'static str>;
 
     fn note(&mut self) {
-        self._entry = self.inner.ledger_entry(self.kernel);
+        self._entry = self.import.ledger_entry(self.kernel);
     }
 
     fn freeze(&mut self) -> Result<(), Self::Why> {
@@ -159,7 +190,7 @@ impl FromKernel for TakeOver<'_, '_> {
 
     fn copy(&mut self) -> Result<(), Self::Why> {
         let state = read(self.kernel)?;
-        let imported = self.inner.listening.import(&state, self.pass);
+        let imported = self.import.listening.import(&state, self.pass);
         let imported = imported.map_err(|error| match error.raw_os_error() {
             Some(libc::ENOBUFS) => Some(NO_MEMORY),
             _ => Some(NO_PLACE),
@@ -170,7 +201,7 @@ impl FromKernel for TakeOver<'_, '_> {
 
     fn steer(&mut self) -> Result<Self::Ours, Self::Why> {
         let (_, (local, remote)) = self.imported.as_ref().ok_or(NO_PLACE)?;
-        let port = self.reservation.imported(*local, *remote).map_err(|_| Some(NO_PLACE))?;
+        let port = (self.import.steer)(*local, *remote).map_err(|_| Some(NO_PLACE))?;
         let (imported, _) = self.imported.take().ok_or(NO_PLACE)?;
         Ok(imported.steered(port))
     }
@@ -209,7 +240,7 @@ fn read(kernel: &KernelStream) -> Result<KernelConnection, Option<&'static str>>
             // The peer has reset it.
             return Err(None);
         }
-        if info.unacknowledged() != 0 {
+        if unacknowledged(fd).map_err(|_| Some(NO_STATE))? != 0 {
             return Err(Some(SENT_ON));
         }
         let len = unread(fd).map_err(|_| Some(NO_STATE))?;
@@ -290,9 +321,18 @@ fn received(fd: RawFd) -> io::Result<Vec<u8>> {
 
 /// SIOCINQ.
 fn unread(fd: RawFd) -> io::Result<usize> {
+    count(fd, libc::FIONREAD)
+}
+
+/// SIOCOUTQ: what was sent, or is to be sent, and is not acknowledged.
+pub(super) fn unacknowledged(fd: RawFd) -> io::Result<usize> {
+    count(fd, libc::TIOCOUTQ)
+}
+
+fn count(fd: RawFd, what: libc::c_ulong) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
     // SAFETY: a valid place for the answer.
-    match unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut count) } {
+    match unsafe { libc::ioctl(fd, what as _, &raw mut count) } {
         0 => Ok(usize::try_from(count).unwrap_or(0)),
         _ => Err(io::Error::last_os_error()),
     }
@@ -324,9 +364,5 @@ impl Info {
             true => (self.0[6] & 15, self.0[6] >> 4),
             false => (self.0[6] >> 4, self.0[6] & 15),
         }
-    }
-
-    fn unacknowledged(&self) -> u32 {
-        u32::from_ne_bytes([self.0[24], self.0[25], self.0[26], self.0[27]])
     }
 }

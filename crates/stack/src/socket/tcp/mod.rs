@@ -1,11 +1,12 @@
 //! The TCP sockets of an application. [`stream`] creates, connects and closes them, [`transfer`] moves data,
 //! [`listener`] listens, [`options`] has the socket options. The protocol layer notifies [`endpoint`] of events.
 //! [`direct_delivery`] copies the data that a receiver's own poll finds straight into its buffers. [`hand_over`] hands
-//! a connection to the kernel, [`import`] takes one from it.
+//! a connection to the kernel, [`import`] takes one from it, and [`follow`] one that the parent process had.
 
 mod adopt;
 mod direct_delivery;
 mod endpoint;
+mod follow;
 mod hand_over;
 mod import;
 mod listener;

@@ -1,0 +1,278 @@
+//! A connection follows its user: the parent accepts it, and the child that alone has it takes it over from the kernel.
+//! Every byte comes, in order; no connection has two owners, and none is silent when a process is killed.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use busypoll_lab::{Lab, needs, needs_root};
+use echo::*;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::*;
+
+four_tests_at_a_time!();
+
+const PORT: u16 = 7000;
+
+fn server(lab: &Lab, how: &str) -> Group {
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--", "python3"]);
+    Group::start(command.arg(source("child_serves.py")).args([&PORT.to_string(), how]))
+}
+
+/// A connection of a plain client.
+struct Asker(TcpStream);
+
+impl Asker {
+    fn connect(lab: &Lab) -> Asker {
+        let address = SocketAddr::from((lab.server.ipv4(), PORT));
+        let stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Asker(stream)
+    }
+
+    /// The process that has answered with the same data.
+    fn ask(&mut self, data: &[u8]) -> io::Result<u32> {
+        let request = [format!("{:06}", data.len()).as_bytes(), data].concat();
+        // The data may come in parts.
+        let (first, rest) = request.split_at(request.len() / 2);
+        self.0.write_all(first)?;
+        self.0.write_all(rest)?;
+        let mut answer = vec![0; 7 + data.len()];
+        self.0.read_exact(&mut answer)?;
+        let (pid, echo) = answer.split_at(7);
+        assert!(echo == data, "other data came back");
+        Ok(str::from_utf8(pid).unwrap().parse().unwrap())
+    }
+
+    /// Exchanges of all sizes, all answered by one process.
+    fn converse(&mut self, times: usize) -> u32 {
+        let pids: Vec<u32> = (0..times)
+            .map(|at| {
+                let len = [1, 100, 3_000, 40_000][at % 4] + at;
+                let data: Vec<u8> = (0..len).map(|n| (n * 31 + at) as u8).collect();
+                self.ask(&data).unwrap()
+            })
+            .collect();
+        assert!(pids.iter().all(|pid| *pid == pids[0]), "{pids:?}");
+        pids[0]
+    }
+
+    /// The process on whose stack it is.
+    fn owner(&self, lab: &Lab) -> Option<u32> {
+        let remote = self.0.local_addr().unwrap().to_string();
+        let listed = text(&run_on_host(&lab.server, &["ss", "--json"]));
+        let rows = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut its = rows.filter(|row| row["peer"] == *remote && row["state"] == "ESTAB");
+        let owner = its.next()?["pid"].as_u64().map(|pid| pid as u32);
+        assert!(its.next().is_none(), "two processes have it");
+        owner
+    }
+
+    fn is_reset(&mut self) {
+        let ended = self.0.read(&mut [0; 16]);
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_child_takes_over_a_connection_that_it_alone_has() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for how in ["closes", "epoll", "waits"] {
+        let lab = Lab::builder().build().unwrap();
+        let server = server(&lab, how);
+        // The kernel makes the connections that wait when the parent first accepts.
+        Asker::connect(&lab).ask(b"first").unwrap();
+        let mut askers = [(); 3].map(|()| Asker::connect(&lab));
+        for asker in &mut askers {
+            let child = asker.converse(600);
+            assert_ne!(child, server.0.pid());
+            assert_eq!(asker.owner(&lab), Some(child), "{how}");
+            // Over the queues: the kernel's counters do not move.
+            bypasses_the_kernel(&lab.server, || {
+                asker.converse(200);
+            });
+        }
+        // The port and the others are as before.
+        askers.iter_mut().for_each(|asker| assert_ne!(asker.converse(20), 0));
+        Asker::connect(&lab).converse(20);
+    }
+}
+
+#[test]
+fn a_connection_that_others_may_have_stays_the_kernels() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for how in ["keeps", "two"] {
+        let lab = Lab::builder().build().unwrap();
+        let _server = server(&lab, how);
+        let mut askers = [(); 3].map(|()| Asker::connect(&lab));
+        for asker in &mut askers {
+            asker.converse(400);
+            assert_eq!(asker.owner(&lab), None, "{how}");
+        }
+    }
+    // Another process gets it in the middle, or before it is taken over.
+    for letters in ["pair", "fork"] {
+        let lab = Lab::builder().build().unwrap();
+        let _server = server(&lab, "waits");
+        let mut asker = Asker::connect(&lab);
+        asker.converse(20);
+        asker.ask(letters.as_bytes()).unwrap();
+        asker.ask(b"of either").unwrap();
+        asker.converse(400);
+        assert_eq!(asker.owner(&lab), None, "{letters}");
+    }
+}
+
+#[test]
+fn what_a_child_has_taken_over_goes_on_to_the_processes_that_it_starts() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let _server = server(&lab, "closes");
+    for letters in ["cat", "sub", "fork", "pair"] {
+        let mut asker = Asker::connect(&lab);
+        let child = asker.converse(400);
+        assert_eq!(asker.owner(&lab), Some(child), "{letters}");
+        asker.ask(letters.as_bytes()).unwrap();
+        if matches!(letters, "cat" | "sub") {
+            asker.0.write_all(b"abc").unwrap();
+            let mut answer = [0; 3];
+            asker.0.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"abc", "{letters}");
+        }
+        asker.ask(b"of either").unwrap();
+        asker.converse(100);
+        // The entry that steers it outlives the process that had it.
+        Asker::connect(&lab).converse(100);
+        asker.converse(100);
+    }
+}
+
+#[test]
+fn a_connection_ends_with_the_child_that_has_taken_it_over_and_not_with_its_parent() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut server = server(&lab, "closes");
+    let mut askers = [(); 3].map(|()| Asker::connect(&lab));
+    let children = [0, 1, 2].map(|at| askers[at].converse(400));
+    for (asker, child) in askers.iter().zip(children) {
+        assert_eq!(asker.owner(&lab), Some(child));
+    }
+    let [first, second, third] = &mut askers;
+    kill(children[0]);
+    first.is_reset();
+    second.converse(100);
+    Asker::connect(&lab).converse(20);
+    server.0.child.kill().unwrap();
+    server.0.child.wait().unwrap();
+    second.converse(200);
+    third.converse(200);
+    assert_eq!(second.owner(&lab), Some(children[1]));
+    // It closes it in the ordinary way, too.
+    third.0.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(third.0.read(&mut [0; 16]).unwrap(), 0);
+    kill(children[1]);
+    second.is_reset();
+}
+
+/// The peer ends its half before the connection is handed over, between that and the take-over, and after both.
+#[test]
+fn the_end_of_what_a_peer_sends_comes_to_the_child() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for how in ["closes", "epoll"] {
+        let lab = Lab::builder().build().unwrap();
+        let _server = server(&lab, how);
+        Asker::connect(&lab).ask(b"first").unwrap();
+        for exchanges in [0, 1, 2, 3, 0, 1, 2, 3] {
+            let mut asker = Asker::connect(&lab);
+            (0..exchanges).for_each(|_| assert_ne!(asker.ask(b"data").unwrap(), 0));
+            let last = b"000001x".repeat(40);
+            asker.0.write_all(&last).unwrap();
+            asker.0.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut answers = Vec::new();
+            asker.0.read_to_end(&mut answers).unwrap();
+            assert_eq!(answers.len(), 40 * 8, "{how}, {exchanges}");
+        }
+    }
+}
+
+/// Nothing of the connections stays behind in the parent, or in the map that steers.
+#[test]
+fn many_connections_are_taken_over_one_after_the_other() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let server = server(&lab, "closes");
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", server.0.pid())).unwrap().count();
+    let mut before = 0;
+    for round in 0..30 {
+        let mut asker = Asker::connect(&lab);
+        let child = asker.converse(60);
+        if round > 0 {
+            assert_eq!(asker.owner(&lab), Some(child), "{round}");
+        }
+        asker.0.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(asker.0.read(&mut [0; 16]).unwrap(), 0);
+        drop(asker);
+        let gone = || !std::path::Path::new(&format!("/proc/{child}/fd/0")).exists();
+        wait_until("the child ends", gone);
+        if round == 4 {
+            before = descriptors();
+        }
+    }
+    wait_until("the parent has as many descriptors as before", || descriptors() <= before + 2);
+}
+
+/// A program that relays between two connections: it has a Host by the second one.
+#[test]
+fn a_child_of_socat_takes_its_connection_over() {
+    needs_root!();
+    needs!(program "python3");
+    needs!(program "socat");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut echo = lab.client.command("python3");
+    let _echo = Running::start(echo.arg(source("echo.py")).arg("7001"));
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--", "socat"]);
+    command.arg(format!("TCP-LISTEN:{PORT},fork,reuseaddr"));
+    let _socat = Group::spawn(command.arg(format!("TCP:{}:7001", lab.client.ipv4())));
+    let address = SocketAddr::from((lab.server.ipv4(), PORT));
+    let connect = || lab.client.enter(|| TcpStream::connect(address)).unwrap();
+    let mut first = None;
+    wait_until("socat listens", || {
+        first = connect().ok();
+        first.is_some()
+    });
+    let mut asker = Asker(first.unwrap());
+    asker.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    for at in 0..600_u32 {
+        let data = at.to_ne_bytes();
+        asker.0.write_all(&data).unwrap();
+        let mut echo = [0; 4];
+        asker.0.read_exact(&mut echo).unwrap();
+        assert_eq!(echo, data);
+    }
+    assert!(asker.owner(&lab).is_some());
+}

@@ -1,0 +1,103 @@
+"""A child serves each connection that the parent accepts: child_serves.py PORT HOW. A request is a length of six digits,
+and as many bytes; the answer is the process's number, of seven digits, and the bytes."""
+import os
+import select
+import socket
+import subprocess
+import sys
+
+port, how = int(sys.argv[1]), sys.argv[2]
+poll = select.epoll()
+
+
+def part(stream, count):
+    if how == "epoll":
+        while True:
+            try:
+                return stream.recv(count)
+            except BlockingIOError:
+                poll.poll()
+    return stream.recv(count)
+
+
+def exactly(stream, count):
+    data = b""
+    while len(data) < count:
+        more = part(stream, count - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+def send(stream, data):
+    while data:
+        try:
+            data = data[stream.send(data):]
+        except BlockingIOError:
+            select.select([], [stream], [])
+
+
+def request(stream):
+    length = exactly(stream, 6)
+    data = exactly(stream, int(length))
+    send(stream, b"%07d" % os.getpid() + data)
+    return data
+
+
+def serve(stream):
+    global poll
+    if how != "waits":
+        # Its Host is made now, so it need not wait for one.
+        own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        own.bind((stream.getsockname()[0], 0))
+        own.setblocking(False)
+        try:
+            own.recv(1)
+        except BlockingIOError:
+            pass
+    if how == "epoll":
+        stream.setblocking(False)
+        poll = select.epoll()
+        poll.register(stream, select.EPOLLIN)
+    while True:
+        data = request(stream)
+        if data == b"cat":
+            # A program has the connection by its number, and answers once.
+            os.set_inheritable(stream.fileno(), True)
+            how_to = f"head -c 3 <&{stream.fileno()} >&{stream.fileno()}"
+            os.system(how_to)
+        elif data == b"sub":
+            subprocess.run(["head", "-c", "3"], stdin=stream.fileno(), stdout=stream.fileno(), check=True)
+        elif data == b"fork" and os.fork() > 0:
+            # The grandchild goes on.
+            stream.close()
+            os._exit(0)
+        elif data == b"pair":
+            if (other := os.fork()) == 0:
+                request(stream)
+                os._exit(0)
+            os.waitpid(other, 0)
+
+
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("", port))
+listener.listen(64)
+print("ready", flush=True)
+kept = []
+while True:
+    stream, _ = listener.accept()
+    if how == "two" and os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+    if os.fork() == 0:
+        listener.close()
+        try:
+            serve(stream)
+        except (EOFError, ConnectionResetError):
+            os._exit(0)
+    if how == "keeps":
+        kept.append(stream)
+    else:
+        stream.close()
