@@ -248,7 +248,8 @@ fn random_steps(seed: u64, steps: usize) -> usize {
         world.followed,
         world.killed.len()
     );
-    assert!(world.answers > steps / 5 && world.forks > 0 && world.killed.len() > steps / 100);
+    // How many are killed depends on how many have told which process they are.
+    assert!(world.answers > steps / 5 && world.forks > 0 && !world.killed.is_empty());
     world.followed
 }
 
