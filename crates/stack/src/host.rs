@@ -26,6 +26,7 @@ use std::{
 
 mod companion;
 mod companion_listener;
+mod datagram_links;
 pub mod firewall;
 mod group_ring;
 mod groups;
@@ -40,6 +41,9 @@ pub(crate) mod reuse;
 mod take_over;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
+pub(crate) use datagram_links::{Accepted, Way};
+use datagram_links::DatagramLinks;
+pub use datagram_links::{PublishedUdp, is_udp_published};
 use link_watch::LinkWatch;
 use peers::Peers;
 pub use peers::{HandOver, is_published};
@@ -71,6 +75,7 @@ struct Inner {
     /// `None` until there is a link to another process.
     link_watch: Mutex<Option<LinkWatch>>,
     peers: OnceLock<Peers>,
+    datagram_links: Arc<DatagramLinks>,
     watchdog: Duration,
     wake: WakeCell,
     skipped_rules: usize,
@@ -322,6 +327,7 @@ impl Builder {
             kernel,
             link_watch: Mutex::new(link_watch),
             peers: OnceLock::new(),
+            datagram_links: Arc::default(),
             watchdog,
             wake,
             skipped_rules,
@@ -433,7 +439,7 @@ impl Host {
     /// # Errors
     /// No descriptor, thread or NAPI context left.
     pub fn add_link(&self, mut cable: ProcessCable) -> io::Result<Link> {
-        let (info, peer) = (cable.info().clone(), cable.peer_mac());
+        let (info, peer, ports) = (cable.info().clone(), cable.peer_mac(), cable.ports());
         let nic::Queue { rx, tx, interrupt } = cable.open(0)?;
         let inner = &*self.inner;
         let interface = inner.inet.add_link(info.clone(), vec![tx], peer);
@@ -456,6 +462,7 @@ impl Host {
         }
         drop(timers);
         let number = interface.link();
+        ports.into_iter().for_each(|ports| inner.datagram_links.add(number, ports));
         let watched = link_watch::Link { interrupt, context, interface, _serving: Some(serving) };
         let mut watch = lock(&inner.link_watch);
         match &*watch {
@@ -463,6 +470,12 @@ impl Host {
             None => *watch = Some(LinkWatch::start(inner.inet.clone(), vec![watched])?),
         }
         Ok(Link(number))
+    }
+
+    /// Takes the frames that have come over links so far.
+    #[doc(hidden)]
+    pub fn take_link_frames(&self) {
+        lock(&self.inner.link_watch).iter().for_each(LinkWatch::take_frames);
     }
 
     /// `busy_read`, microseconds.

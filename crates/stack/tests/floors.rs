@@ -62,7 +62,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 35] = [
+const STACK_PLANE: [&str; 37] = [
     "fork",
     "copy",
     "accept",
@@ -81,6 +81,7 @@ const STACK_PLANE: [&str; 35] = [
     "wait",
     "activation",
     "foreign",
+    "udp_links",
     "groups",
     "cmsg",
     "rings",
@@ -90,6 +91,7 @@ const STACK_PLANE: [&str; 35] = [
     "internal_fds",
     "stream",
     "file",
+    "local_udp",
     "epoll_set",
     "handover_channel",
     "companion_address",

@@ -6,11 +6,13 @@ use super::{
     common::{self, checked, companion, lock},
     companion_options,
     file::{FILES, File, Live, Ref, fd_of_set, local_of},
-    host, not_accelerated, rings, route,
+    host, local_udp, not_accelerated, rings, route, udp_links,
     unsupported_options::{self, NOT_AN_OPTION, UnsupportedOption},
 };
 use crate::{
-    config, handler_frames, memory, real,
+    config, handler_frames,
+    inside::ERESTARTSYS,
+    memory, real,
     report::{Once, OncePer},
 };
 use busypoll_policy::{Plane, Protocol};
@@ -81,13 +83,16 @@ impl File {
             report_if_foreign(self, fd);
             return None;
         }
+        if self.protocol == Protocol::Udp && !udp_links::may_activate(self, fd) {
+            return None;
+        }
         let local = local_of(self, fd).ok();
         if self.protocol == Protocol::Udp
             && local.is_some_and(|it| it.port() == 0 || self.is_foreign_group(it.ip()))
         {
             return None;
         }
-        self.make(fd, (local, common::remote(fd)), |host| {
+        let live = self.make(fd, (local, common::remote(fd)), |host| {
             Ok(match self.protocol {
                 Protocol::Udp => {
                     let companion = companion::<net::UdpSocket>(fd);
@@ -99,7 +104,14 @@ impl File {
                     Live::Listener(TcpListener::with_companion(host, &companion, backlog)?)
                 }
             })
-        })
+        });
+        match live {
+            Some(Live::Udp(udp)) => udp_links::activated(self, fd, udp),
+            // Threads wait until it is one or the other.
+            None if self.local_udp.is(local_udp::KERNELS) => self.set_kernel_owned(),
+            _ => {}
+        }
+        live
     }
 
     /// For a thread that waits for datagrams on a socket without a port: it waits for the answer to what another thread
@@ -278,7 +290,7 @@ impl File {
                 route::receives_from_interface(local.ip())
                     // Processes of this machine connect over links.
                     || config.launch.same_host
-                        && self.protocol == Protocol::Tcp
+                        && (self.protocol == Protocol::Tcp || self.local_udp.is(local_udp::OWN))
                         && local.ip().to_canonical().is_loopback()
             })
     }
@@ -290,6 +302,17 @@ pub fn deactivate(file: &Ref) -> Ref {
     FILES.replace(file, &inactive_copy);
     file.memberships.transfer_to(&inactive_copy.memberships);
     inactive_copy
+}
+
+/// Before a fork or an exec: UDP sockets at loopback addresses are the kernel's from now on, which then knows whether
+/// the parent or the child receives.
+pub fn give_back_udp() {
+    for file in udp_links::share_all() {
+        deactivate(&file).set_kernel_owned();
+        if let Some(Live::Udp(udp)) = file.live() {
+            udp.leave(ERESTARTSYS);
+        }
+    }
 }
 
 /// As [`deactivate`] in the epoll sets; at its descriptors the file stays, and reports what it has to report, until the

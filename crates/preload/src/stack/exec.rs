@@ -1,6 +1,7 @@
 //! Before an exec: what becomes of connections and listeners that the new program gets.
 
 use super::{
+    activation,
     file::{FILES, Live, hand_over_now},
     host, libc_io, not_accelerated,
 };
@@ -19,6 +20,9 @@ pub fn before_exec() {
     }
     let Some(_inside) = Inside::enter() else { return };
     host::share_companions();
+    if host::made_by_this_process().is_some() {
+        activation::give_back_udp();
+    }
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);

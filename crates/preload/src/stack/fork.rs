@@ -106,6 +106,7 @@ extern "C" fn before() {
     let inside = Inside::enter();
     if inside.is_some() {
         activation::deactivate_unused_listeners();
+        activation::give_back_udp();
         file::share_epoll_sets();
         host::share_companions();
     }

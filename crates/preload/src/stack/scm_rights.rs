@@ -6,7 +6,7 @@ use super::{
     common::{answer, error},
     companion_address,
     file::{FILES, Live, enter},
-    foreign, handover_parent, iovec, not_accelerated,
+    foreign, handover_parent, iovec, not_accelerated, udp_links,
 };
 use crate::{inside::is_inside, real, report::Once};
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
@@ -39,6 +39,7 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
 fn may_pass(fd: c_int) -> bool {
     let Some((_inside, file)) = FILES.get(fd).and_then(enter) else { return true };
     if !matches!(file.live(), Some(Live::Stream(_))) {
+        udp_links::share(&file);
         return true;
     }
     let handed = handover_parent::hand_over(&file, fd).is_ok();

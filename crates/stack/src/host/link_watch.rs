@@ -58,6 +58,11 @@ impl LinkWatch {
         Ok(LinkWatch { watched, thread: Some(thread) })
     }
 
+    /// Takes the frames that have come over each link so far.
+    pub(super) fn take_frames(&self) {
+        lock(&self.watched.links).iter().for_each(Link::take_last_frames);
+    }
+
     /// Watches one more.
     pub(super) fn add(&self, link: Link) {
         lock(&self.watched.links).push(link);

@@ -67,6 +67,8 @@ struct Shared {
     stop: AtomicBool,
     hand_over: HandOver,
     published: Mutex<Vec<Published>>,
+    /// The names of sockets that take datagrams.
+    names: Mutex<Vec<Arc<Rendezvous>>>,
     links: Mutex<Vec<(i32, Link)>>,
     /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
     reached: Mutex<Vec<(SocketAddr, Link)>>,
@@ -103,6 +105,7 @@ impl Peers {
             stop: AtomicBool::new(false),
             hand_over,
             published: Mutex::default(),
+            names: Mutex::default(),
             links: Mutex::default(),
             reached: Mutex::default(),
             handing_over: Mutex::default(),
@@ -164,7 +167,20 @@ impl Peers {
         if let Some((_, link)) = lock(&self.shared.reached).iter().find(|(to, _)| *to == remote) {
             return Some(*link);
         }
-        let found = names_for(remote).find_map(|name| {
+        let found = self.link_by(host, names_for(remote));
+        if let Some(link) = found {
+            let mut reached = lock(&self.shared.reached);
+            if reached.len() >= MOST_REACHED {
+                reached.remove(0);
+            }
+            reached.push((remote, link));
+        }
+        found
+    }
+
+    /// The link to the first process found by one of these names.
+    fn link_by(&self, host: &Host, mut names: impl Iterator<Item = String>) -> Option<Link> {
+        names.find_map(|name| {
             let (socket, pid) = cable::dial(&name, PATIENCE).ok()?;
             // Not visible from here, or this process: the kernel makes the connection.
             if pid == 0 || pid.cast_unsigned() == std::process::id() {
@@ -178,15 +194,38 @@ impl Peers {
             let link = host.add_link(cable::join(socket, pid).ok()?).ok()?;
             links.push((pid, link));
             Some(link)
-        });
-        if let Some(link) = found {
-            let mut reached = lock(&self.shared.reached);
-            if reached.len() >= MOST_REACHED {
-                reached.remove(0);
-            }
-            reached.push((remote, link));
-        }
-        found
+        })
+    }
+
+    /// Whether there is a link, now or already, to a process found by one of these names.
+    pub(super) fn link_to_datagrams(
+        &self,
+        host: &Host,
+        names: impl Iterator<Item = String>,
+    ) -> bool {
+        self.link_by(host, names).is_some()
+    }
+
+    /// Whether another process listens at `name`.
+    pub(super) fn is_at(name: &str) -> bool {
+        let is_other = |pid: i32| pid != 0 && pid.cast_unsigned() != std::process::id();
+        cable::dial(name, PATIENCE).is_ok_and(|(_, pid)| is_other(pid))
+    }
+
+    /// Other processes find this one by `name`, until [`withdraw_name`](Peers::withdraw_name).
+    ///
+    /// # Errors
+    /// The name is taken; no descriptor left.
+    pub(super) fn publish_name(&self, name: &str) -> io::Result<Arc<Rendezvous>> {
+        let rendezvous = Arc::new(cable::listen_nonblocking(name)?);
+        lock(&self.shared.names).push(rendezvous.clone());
+        sys::signal(self.shared.changed.as_raw_fd());
+        Ok(rendezvous)
+    }
+
+    pub(super) fn withdraw_name(&self, name: &Arc<Rendezvous>) {
+        lock(&self.shared.names).retain(|known| !Arc::ptr_eq(known, name));
+        sys::signal(self.shared.changed.as_raw_fd());
     }
 
     /// No connection could be made over the link: the process does not accept there any more; or, if `is_refused` is
@@ -248,8 +287,9 @@ impl Shared {
     fn serve(&self) {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         while !self.stop.load(Ordering::Relaxed) {
-            let names: Vec<_> =
+            let mut names: Vec<_> =
                 lock(&self.published).iter().map(|known| known.rendezvous.clone()).collect();
+            names.extend(lock(&self.names).iter().cloned());
             let mut fds = vec![entry(self.changed.as_raw_fd()), entry(self.control.as_raw_fd())];
             fds.extend(names.iter().map(|name| entry(name.as_fd().as_raw_fd())));
             if sys::poll_all(&mut fds, None) < 0 {

@@ -7,7 +7,9 @@ use crate::{
     kernel, memory,
     stack::{
         common::{answer, error},
+        common::lock,
         file::{FILES, Ref},
+        local_udp::KernelWait,
         thread_end,
     },
 };
@@ -47,6 +49,8 @@ pub struct MixedSet {
     /// For each descriptor of the kernel, its index in the caller's entries.
     indices: Vec<usize>,
     kernel_fds: KernelFds,
+    /// Of sockets that are the kernel's only for now.
+    kernel_waits: Vec<KernelWait>,
     micros: u32,
     counts: Option<Counts>,
 }
@@ -87,7 +91,8 @@ impl MixedSet {
         let mut mixed = take_spare();
         mixed.counts = counts;
         for (at, (fd, events)) in entries.enumerate() {
-            match FILES.get(fd).and_then(|file| source_of(file, fd, events, waits)) {
+            let kernel_waits = &mut mixed.kernel_waits;
+            match FILES.get(fd).and_then(|file| source_of(file, fd, events, waits, kernel_waits)) {
                 Some((file, source)) => {
                     let events = Events(u32::from(events.cast_unsigned()));
                     mixed.micros = mixed.micros.max(busy_poll(&file));
@@ -99,7 +104,7 @@ impl MixedSet {
                 }
             }
         }
-        if mixed.ours.is_empty() {
+        if mixed.ours.is_empty() && mixed.kernel_waits.is_empty() {
             mixed.recycle();
             return None;
         }
@@ -125,6 +130,7 @@ impl MixedSet {
             ours: Vec::new(),
             indices: Vec::new(),
             kernel_fds: KernelFds::none(),
+            kernel_waits: Vec::new(),
             micros: 0,
             counts: None,
         }
@@ -206,6 +212,7 @@ impl MixedSet {
         self.ours.clear();
         self.indices.clear();
         self.kernel_fds.clear();
+        self.kernel_waits.clear();
         self.micros = 0;
         thread_end::watch_thread_end();
         // A signal handler may have stored one meanwhile.
@@ -215,7 +222,13 @@ impl MixedSet {
 }
 
 /// The event source of `file`, if it is ours; the caller requests `events` and may wait for them.
-fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc<dyn Source>)> {
+fn source_of(
+    file: Ref,
+    fd: c_int,
+    events: i16,
+    waits: bool,
+    kernel_waits: &mut Vec<KernelWait>,
+) -> Option<(Ref, Arc<dyn Source>)> {
     let source = match file.set() {
         Some(set) => {
             set.hold_kernel_fd(fd);
@@ -231,7 +244,20 @@ fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc
             if waits && events & libc::POLLOUT == 0 {
                 file.bind_to_wait(fd);
             }
-            file.activate(fd)?.socket().events()
+            let live = match file.activate(fd) {
+                None if waits && file.is_ours() => match file.local_udp.begin_kernel_wait() {
+                    Ok(wait) => {
+                        kernel_waits.extend(wait);
+                        return None;
+                    }
+                    Err(_) => {
+                        drop(lock(&file.activation));
+                        file.live()?
+                    }
+                },
+                live => live?,
+            };
+            live.socket().events()
         }
     };
     Some((file, source))

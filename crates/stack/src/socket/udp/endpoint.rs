@@ -67,6 +67,8 @@ pub(super) struct Endpoint {
     sending: AtomicU32,
     connected: AtomicBool,
     closed: AtomicBool,
+    /// See [`UdpSocket::set_looks`](super::UdpSocket::set_looks).
+    pub(super) looks: AtomicBool,
 }
 
 /// Shut down for writing.
@@ -79,6 +81,8 @@ struct Receive {
     buffer: Buffer,
     wait: WaitQueue,
     error: Option<i32>,
+    /// The error of every call, once another socket has taken its place.
+    left: Option<i32>,
     shut: bool,
     last_napi: LastNapi,
     stats: SocketStats,
@@ -111,7 +115,10 @@ impl Receive {
     }
 
     fn pending(&self) -> u64 {
-        self.buffer.len() as u64 + u64::from(self.error.is_some()) + u64::from(self.shut)
+        self.buffer.len() as u64
+            + u64::from(self.error.is_some())
+            + u64::from(self.left.is_some())
+            + u64::from(self.shut)
     }
 
     /// Whether a receive would return a datagram or the end. An error alone does not make a socket readable
@@ -239,6 +246,7 @@ impl Endpoint {
             sending: AtomicU32::new(0),
             connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            looks: AtomicBool::new(true),
         }
     }
 
@@ -327,8 +335,21 @@ impl Endpoint {
         error
     }
 
+    /// Another socket takes its place: every call returns `errno` from now on.
+    pub(super) fn leave(&self, errno: i32) {
+        let mut wake = WakeList::default();
+        self.change(&mut wake, Events::ERROR, |rx| {
+            rx.left = Some(errno);
+            self.sending.fetch_or(ERROR, Ordering::Release);
+        });
+        wake.wake_all();
+    }
+
     #[inline]
     fn take_error_of(&self, rx: &mut Receive) -> Option<i32> {
+        if rx.left.is_some() {
+            return rx.left;
+        }
         let error = rx.error.take();
         if error.is_some() {
             self.sending.fetch_and(!ERROR, Ordering::Release);
