@@ -28,6 +28,7 @@ mod companion;
 mod companion_listener;
 mod datagram_links;
 pub mod firewall;
+mod give_back;
 mod group_ring;
 mod groups;
 mod kernel_connections;

@@ -304,14 +304,22 @@ pub fn deactivate(file: &Ref) -> Ref {
     inactive_copy
 }
 
-/// Before a fork or an exec: UDP sockets at loopback addresses are the kernel's from now on, which then knows whether
-/// the parent or the child receives.
-pub fn give_back_udp() {
-    for file in udp_links::share_all() {
-        deactivate(&file).set_kernel_owned();
-        if let Some(Live::Udp(udp)) = file.live() {
-            udp.leave(ERESTARTSYS);
+/// Another process may have these UDP sockets from now on. Those at loopback addresses are the kernel's then, which knows
+/// which process reads first.
+pub fn share_udp(files: &[Ref]) {
+    files.iter().for_each(|file| udp_links::share(file));
+    let mut has_taken = false;
+    for file in files.iter().filter(|file| file.local_udp.is(local_udp::KERNELS)) {
+        let Some(Live::Udp(udp)) = file.live() else {
+            file.set_kernel_owned();
+            continue;
+        };
+        if !std::mem::replace(&mut has_taken, true) {
+            // What was sent to them over links so far is theirs.
+            host::existing().into_iter().for_each(|host| host.take_link_frames());
         }
+        deactivate(file).set_kernel_owned();
+        udp.leave(ERESTARTSYS);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     activation,
     file::{FILES, Live, hand_over_now},
-    host, libc_io, not_accelerated,
+    host, libc_io, not_accelerated, udp_links,
 };
 use crate::{inside::Inside, real, report::Once};
 use libc::c_int;
@@ -21,7 +21,7 @@ pub fn before_exec() {
     let Some(_inside) = Inside::enter() else { return };
     host::share_companions();
     if host::made_by_this_process().is_some() {
-        activation::give_back_udp();
+        activation::share_udp(&udp_links::own_sockets());
     }
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };

@@ -6,7 +6,7 @@ use super::{
     foreign,
     handover_channel::Channels,
     handover_parent::Forking,
-    host, links, route, thread_end, wait,
+    host, links, route, thread_end, udp_links, wait,
 };
 use crate::{
     config::Config,
@@ -106,7 +106,7 @@ extern "C" fn before() {
     let inside = Inside::enter();
     if inside.is_some() {
         activation::deactivate_unused_listeners();
-        activation::give_back_udp();
+        activation::share_udp(&udp_links::own_sockets());
         file::share_epoll_sets();
         host::share_companions();
     }

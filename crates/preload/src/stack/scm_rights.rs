@@ -3,12 +3,14 @@
 //! over to the kernel first; if that fails, it is not passed.
 
 use super::{
+    activation,
     common::{answer, error},
     companion_address,
     file::{FILES, Live, enter},
     foreign, handover_parent, iovec, not_accelerated, udp_links,
 };
 use crate::{inside::is_inside, real, report::Once};
+use busypoll_policy::Protocol;
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
 
 static REPORTED: Once = Once::new();
@@ -39,7 +41,9 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
 fn may_pass(fd: c_int) -> bool {
     let Some((_inside, file)) = FILES.get(fd).and_then(enter) else { return true };
     if !matches!(file.live(), Some(Live::Stream(_))) {
-        udp_links::share(&file);
+        if file.protocol == Protocol::Udp && udp_links::is_on() {
+            activation::share_udp(&[file]);
+        }
         return true;
     }
     let handed = handover_parent::hand_over(&file, fd).is_ok();

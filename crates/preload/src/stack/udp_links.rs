@@ -184,28 +184,11 @@ pub fn share(file: &File) {
     }
 }
 
-/// As [`share`] before a fork or an exec, for all sockets. Returns those at loopback addresses that have nothing left to
-/// read: they can be the kernel's again.
-pub fn share_all() -> Vec<Ref> {
-    let mut all: Vec<Ref> = Vec::new();
+/// Before a fork or an exec: the sockets of this process, which other processes may have from now on.
+pub fn own_sockets() -> Vec<Ref> {
     if !is_on() {
-        return all;
+        return Vec::new();
     }
-    for file in FILES.all().filter_map(|(_, file)| file) {
-        if file.protocol == Protocol::Udp && file.local_udp.is(OWN) {
-            share(&file);
-            match file.live() {
-                Some(Live::Udp(_)) if file.local_udp.is(KERNELS) => all.push(file),
-                None if file.local_udp.is(KERNELS) => file.set_kernel_owned(),
-                _ => {}
-            }
-        }
-    }
-    if !all.is_empty()
-        && let Some(host) = host::existing()
-    {
-        host.take_link_frames();
-    }
-    all.retain(|file| matches!(file.live(), Some(Live::Udp(udp)) if udp.waiting().0 == 0));
-    all
+    let is_own = |file: &Ref| file.protocol == Protocol::Udp && file.local_udp.is(OWN);
+    FILES.all().filter_map(|(_, file)| file.filter(is_own)).collect()
 }

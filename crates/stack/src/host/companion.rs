@@ -62,12 +62,12 @@ pub(super) struct State {
     stop: AtomicBool,
     /// Some socket is a member of a multicast group.
     pub(super) has_groups: AtomicBool,
-    icmp: OwnedFd,
+    pub(super) icmp: OwnedFd,
     /// None where the kernel has no IPv6.
-    icmpv6: Option<OwnedFd>,
+    pub(super) icmpv6: Option<OwnedFd>,
     pub(super) companions: Mutex<HashMap<u64, Entry>>,
     /// Held while datagrams are taken from a companion and delivered, so that they stay in order.
-    delivering: Mutex<()>,
+    pub(super) delivering: Mutex<()>,
     /// Kernel listeners that are companions of ours.
     pub(super) listeners: Mutex<HashMap<u64, Arc<dyn CompanionEndpoint>>>,
     /// The steered TCP ports.

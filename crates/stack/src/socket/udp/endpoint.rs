@@ -345,6 +345,16 @@ impl Endpoint {
         wake.wake_all();
     }
 
+    /// Moves the oldest datagram into `payload`.
+    #[cold]
+    pub(super) fn take_out(&self, payload: &mut Vec<u8>) -> Option<Meta> {
+        let mut rx = lock(&self.rx);
+        payload.resize(rx.buffer.front()?.len as usize, 0);
+        let taken = rx.buffer.pop(payload).map(|(meta, _)| meta);
+        self.pending.store(rx.pending(), Ordering::Release);
+        taken
+    }
+
     #[inline]
     fn take_error_of(&self, rx: &mut Receive) -> Option<i32> {
         if rx.left.is_some() {

@@ -41,11 +41,16 @@ impl UdpSocket {
 }
 
 impl UdpSocket {
-    /// The kernel's socket takes its place: from now on it neither receives nor sends, and every call returns `errno`.
+    /// The kernel's socket takes its place, and gets what was not read: from now on it neither receives nor sends, and
+    /// every call returns `errno`.
     #[doc(hidden)]
     pub fn leave(&self, errno: i32) {
+        let bound = lock(&self.0.binding).take();
         self.0.endpoint.leave(errno);
-        drop(lock(&self.0.binding).take());
+        let Some(Bound { inet, published, kernel, .. }) = bound else { return };
+        drop((published, inet));
+        let endpoint = &self.0.endpoint;
+        kernel.into_iter().for_each(|kernel| kernel.give_back(|payload| endpoint.take_out(payload)));
     }
 }
 

@@ -1,0 +1,163 @@
+"""Two programs of one machine: local_udp.py serve HOW ADDRESS PORT, local_udp.py call HOW ADDRESS PORT COUNT.
+
+The server echoes. HOW: "blocking", "poll", "asyncio", "connected" (to its first peer), "fork" (a child goes on after ten
+datagrams), "reuse" (two processes share the port). The client sends COUNT datagrams, each after the answer to the one
+before, and checks the answers. HOW: "blocking", "connected", "asyncio", "threads" (one reads, one sends), "fork" (a
+child goes on), "sizes" (up to the largest), "hold" (until a line on standard input), "refused" (nothing is there).
+"""
+import asyncio
+import errno
+import os
+import select
+import socket
+import sys
+import threading
+import time
+
+
+def family(address):
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def answer(end, wait=lambda: None):
+    wait()
+    data, peer = end.recvfrom(65536)
+    end.sendto(data, peer)
+
+
+def serve(how, address, port):
+    end = socket.socket(family(address), socket.SOCK_DGRAM)
+    if how == "reuse":
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    end.bind((address, port))
+    print("ready %d" % os.getpid(), flush=True)
+    if how == "connected":
+        data, peer = end.recvfrom(65536)
+        end.connect(peer)
+        end.send(data)
+        while True:
+            end.send(end.recv(65536))
+    if how == "reuse":
+        if os.fork() == 0:
+            end.close()
+            end = socket.socket(family(address), socket.SOCK_DGRAM)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            end.bind((address, port))
+    if how == "fork":
+        for n in range(10):
+            answer(end)
+        if os.fork() != 0:
+            os.wait()
+    if how == "poll":
+        end.setblocking(False)
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        while True:
+            answer(end, poll.poll)
+    while True:
+        answer(end)
+
+
+async def serve_asyncio(address, port):
+    class Echo(asyncio.DatagramProtocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def datagram_received(self, data, peer):
+            self.transport.sendto(data, peer)
+    loop = asyncio.get_running_loop()
+    await loop.create_datagram_endpoint(Echo, local_addr=(address, port))
+    print("ready %d" % os.getpid(), flush=True)
+    await asyncio.Event().wait()
+
+
+async def call_asyncio(address, port, count):
+    class Ask(asyncio.DatagramProtocol):
+        def connection_made(self, transport):
+            self.left, self.done, self.transport = count, asyncio.get_running_loop().create_future(), transport
+            transport.sendto(b"%d" % self.left)
+
+        def datagram_received(self, data, peer):
+            assert data == b"%d" % self.left and peer[:2] == (address, port), (data, peer, self.left)
+            self.left -= 1
+            if self.left == 0:
+                self.done.set_result(None)
+            else:
+                self.transport.sendto(b"%d" % self.left)
+
+        def error_received(self, wrong):
+            self.done.set_exception(wrong)
+    loop = asyncio.get_running_loop()
+    transport, asks = await loop.create_datagram_endpoint(Ask, remote_addr=(address, port))
+    await asyncio.wait_for(asks.done, 60)
+    transport.close()
+
+
+def exchange(end, to, count):
+    for n in range(count):
+        sent = b"%d " % n * 10
+        end.sendto(sent, to) if to else end.send(sent)
+        data, peer = end.recvfrom(65536)
+        assert data == sent, (n, data)
+        assert not to or peer[:2] == to, (peer, to)
+
+
+def call(how, address, port, count):
+    end = socket.socket(family(address), socket.SOCK_DGRAM)
+    end.settimeout(60)
+    to = (address, port)
+    if how == "connected":
+        end.connect(to)
+        to = None
+    if how == "threads":
+        came = []
+
+        def read():
+            while len(came) < count:
+                came.append(end.recv(65536))
+        reader = threading.Thread(target=read)
+        reader.start()
+        for n in range(count):
+            end.sendto(b"%d" % n, to)
+            while len(came) <= n:
+                time.sleep(0.0001)
+        reader.join()
+        assert came == [b"%d" % n for n in range(count)], came
+        return
+    if how == "sizes":
+        exchange(end, to, 10)
+        for size in [0, 1, 1400, 16000, 16356, 16357, 30000, 65507]:
+            sent = os.urandom(size)
+            end.sendto(sent, to)
+            assert end.recv(65536) == sent, size
+        data = os.urandom(1000)
+        end.sendto(data, to)
+        data, ancillary, flags, peer = end.recvmsg(10)
+        assert len(data) == 10 and flags & socket.MSG_TRUNC
+        return
+    exchange(end, to, count)
+    if how == "fork":
+        if os.fork() == 0:
+            exchange(end, to, count)
+            os._exit(0)
+        assert os.wait()[1] == 0
+        exchange(end, to, count)
+    elif how == "hold":
+        print("called", flush=True)
+        while sys.stdin.readline().strip() != "end":
+            exchange(end, to, count)
+            print("called", flush=True)
+    elif how == "refused":
+        print("called", flush=True)
+
+
+role, how, address, port = sys.argv[1:5]
+if role == "serve" and how == "asyncio":
+    asyncio.run(serve_asyncio(address, int(port)))
+elif role == "serve":
+    serve(how, address, int(port))
+elif how == "asyncio":
+    asyncio.run(call_asyncio(address, int(port), int(sys.argv[5])))
+else:
+    call(how, address, int(port), int(sys.argv[5]))
+print("done", flush=True)
