@@ -6,13 +6,15 @@ before, and checks the answers. HOW: "blocking", "connected", "asyncio", "thread
 child goes on), "sizes" (up to the largest), "hold" (until a line on standard input), "refused" (nothing is there).
 """
 import asyncio
-import errno
 import os
 import select
 import socket
 import sys
 import threading
 import time
+
+# linux/in.h: not in every version of this module.
+IP_PKTINFO, IP_RECVTTL = 8, 12
 
 
 def family(address):
