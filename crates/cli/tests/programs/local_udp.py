@@ -3,12 +3,14 @@
 The server echoes. HOW: "blocking", "poll", "asyncio", "connected" (to its first peer), "fork" (a child goes on after ten
 datagrams), "reuse" (two processes share the port). The client sends COUNT datagrams, each after the answer to the one
 before, and checks the answers. HOW: "blocking", "connected", "asyncio", "threads" (one reads, one sends), "fork" (a
-child goes on), "sizes" (up to the largest), "hold" (until a line on standard input), "refused" (nothing is there).
+child goes on), "sizes" (up to the largest), "info" (what recvmsg tells), "hold" (again for each line on standard input,
+until "end"), "flood" (more than the other end reads, between two lines), "refused" (nothing is there after a line).
 """
 import asyncio
 import os
 import select
 import socket
+import struct
 import sys
 import threading
 import time
@@ -108,9 +110,21 @@ def call(how, address, port, count):
     end = socket.socket(family(address), socket.SOCK_DGRAM)
     end.settimeout(60)
     to = (address, port)
-    if how == "connected":
+    if how in ("connected", "refused"):
         end.connect(to)
         to = None
+    if how == "info":
+        end.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
+        end.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+        for n in range(count):
+            end.sendto(b"%d" % n, to)
+            data, ancillary, flags, peer = end.recvmsg(100, 100)
+            found = {kind: value for level, kind, value in ancillary}
+            index, local, dst = struct.unpack("=I4s4s", found[IP_PKTINFO])
+            assert (data, flags, peer) == (b"%d" % n, 0, to), (data, flags, peer)
+            assert index == socket.if_nametoindex("lo") and dst == socket.inet_aton("127.0.0.1"), found
+            assert struct.unpack("=I", found[socket.IP_TTL])[0] == 64, found
+        return
     if how == "threads":
         came = []
 
@@ -149,8 +163,38 @@ def call(how, address, port, count):
         while sys.stdin.readline().strip() != "end":
             exchange(end, to, count)
             print("called", flush=True)
+    elif how == "flood":
+        print("called", flush=True)
+        sys.stdin.readline()
+        for n in range(5000):
+            assert end.sendto(b"%d" % n, to)
+        print("called", flush=True)
+        sys.stdin.readline()
+        came = [int(end.recv(100))]
+        end.settimeout(1)
+        try:
+            while True:
+                came.append(int(end.recv(100)))
+        except TimeoutError:
+            pass
+        assert came == sorted(came) and came[0] == 0, came
+        assert 100 < len(came) < 5000, len(came)
+        end.settimeout(60)
+        exchange(end, to, count)
     elif how == "refused":
         print("called", flush=True)
+        sys.stdin.readline()
+        for n in range(1000):
+            try:
+                end.send(b"x")
+                end.settimeout(0.1)
+                end.recv(10)
+                assert False
+            except TimeoutError:
+                pass
+            except ConnectionRefusedError:
+                return
+        assert False
 
 
 role, how, address, port = sys.argv[1:5]
