@@ -77,7 +77,7 @@ fn both_ends_under_it_use_memory() {
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let own = lab.server.ipv4().to_string();
-    for (listens, how, at) in [
+    for (listens, server, at) in [
         ("127.0.0.1", "blocking", "127.0.0.1"),
         ("0.0.0.0", "poll", "127.0.0.1"),
         ("127.0.0.1", "asyncio", "127.0.0.1"),
@@ -87,8 +87,12 @@ fn both_ends_under_it_use_memory() {
         ("::", "blocking", "::1"),
         ("::", "blocking", "127.0.0.1"),
     ] {
-        let _server = serve(&lab, "stack", how, listens);
+        let _server = serve(&lab, "stack", server, listens);
         for how in ["blocking", "connected", "asyncio", "threads", "sizes"] {
+            // asyncio sends no empty datagrams.
+            if (server, how) == ("asyncio", "sizes") {
+                continue;
+            }
             let carried = call(&lab, "stack", how, at);
             assert!(carried < FEW, "{listens} {how}: {carried} packets on loopback");
         }

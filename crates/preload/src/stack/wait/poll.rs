@@ -6,8 +6,8 @@ use crate::{
     inside::{Inside, Restart},
     kernel, memory,
     stack::{
-        common::{answer, error},
         common::lock,
+        common::{answer, error},
         file::{FILES, Ref},
         local_udp::KernelWait,
         thread_end,

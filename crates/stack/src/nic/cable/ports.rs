@@ -196,3 +196,101 @@ fn words(words: &[AtomicU32; 4]) -> [u32; 4] {
 fn set_address(to: &[AtomicU32; 4], address: IpAddr) {
     to.iter().zip(split(address)).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::cable;
+
+    /// The two ends of a cable.
+    fn ends(name: &str) -> (Ports, Ports) {
+        let name = format!("test-ports-{name}-{}", std::process::id());
+        let rendezvous = cable::listen(&name).unwrap();
+        let other = std::thread::spawn(move || cable::connect(&name).unwrap());
+        let ours = rendezvous.accept(cable::Config::default()).unwrap();
+        (ours.ports().unwrap(), other.join().unwrap().ports().unwrap())
+    }
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn ready(text: &str) -> Receives {
+        Receives { at: at(text), only_v6: false, from: None, is_ready: true }
+    }
+
+    #[test]
+    fn an_address_is_found_as_the_kernel_would_find_its_socket() {
+        let (ours, theirs) = ends("found");
+        let from = at("127.0.0.1:9");
+        let finds = |to: &str, from| theirs.find(at(to), from).is_some();
+        ours.enter(&ready("127.0.0.1:1")).unwrap();
+        ours.enter(&ready("0.0.0.0:2")).unwrap();
+        ours.enter(&ready("[::]:3")).unwrap();
+        ours.enter(&Receives { only_v6: true, ..ready("[::]:4") }).unwrap();
+        ours.enter(&Receives { from: Some(from), ..ready("127.0.0.1:5") }).unwrap();
+        for (to, found) in [
+            ("127.0.0.1:1", true),
+            ("127.0.0.2:1", false),
+            ("[::1]:1", false),
+            ("127.0.0.1:2", true),
+            ("[::1]:2", false),
+            ("127.0.0.1:3", true),
+            ("[::1]:3", true),
+            ("127.0.0.1:4", false),
+            ("[::1]:4", true),
+            ("127.0.0.1:5", true),
+            ("127.0.0.1:6", false),
+        ] {
+            assert_eq!(finds(to, from), found, "{to}");
+        }
+        // A connected socket has one sender.
+        assert!(!finds("127.0.0.1:5", at("127.0.0.1:8")));
+        assert!(!finds("127.0.0.1:5", at("127.0.0.2:9")));
+        // Each end has its own table.
+        assert_eq!(ours.find(at("127.0.0.1:1"), from), None);
+    }
+
+    #[test]
+    fn an_address_that_is_withdrawn_or_changed_does_not_hold_any_more() {
+        let (ours, theirs) = ends("withdrawn");
+        let (to, from) = (at("127.0.0.1:7"), at("127.0.0.1:9"));
+        let entry = ours.enter(&ready("127.0.0.1:7")).unwrap();
+        let found = |to| match theirs.find(to, from) {
+            Some(Found::Ready(at, word)) => (at, word),
+            other => panic!("{other:?}"),
+        };
+        let (first, word) = found(to);
+        assert!(theirs.is_still(first, word));
+        ours.change(entry, &ready("127.0.0.2:7"));
+        assert!(!theirs.is_still(first, word));
+        assert_eq!(theirs.find(to, from), None);
+        let (again, word) = found(at("127.0.0.2:7"));
+        ours.remove(entry);
+        assert!(!theirs.is_still(again, word));
+        // Another socket gets the entry, and the old word does not come back.
+        ours.enter(&ready("127.0.0.2:7")).unwrap();
+        assert!(!theirs.is_still(again, word));
+    }
+
+    #[test]
+    fn a_socket_that_is_not_ready_is_asked() {
+        let (ours, theirs) = ends("asked");
+        let (to, from) = (at("127.0.0.1:7"), at("127.0.0.1:9"));
+        let later = Receives { is_ready: false, ..ready("127.0.0.1:7") };
+        let entry = ours.enter(&later).unwrap();
+        assert!(!ours.is_asked(entry));
+        assert_eq!(theirs.find(to, from), Some(Found::Later));
+        assert!(ours.is_asked(entry));
+        ours.change(entry, &ready("127.0.0.1:7"));
+        assert!(matches!(theirs.find(to, from), Some(Found::Ready(..))));
+    }
+
+    #[test]
+    fn a_full_table_takes_no_more() {
+        let (ours, _theirs) = ends("full");
+        // All of these would have the same place.
+        let taken = (0..20).filter_map(|_| ours.enter(&ready("127.0.0.1:7"))).count();
+        assert_eq!(taken, PROBES);
+    }
+}

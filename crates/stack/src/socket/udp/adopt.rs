@@ -37,7 +37,9 @@ impl UdpSocket {
         let inner = &*socket.0;
         let own = KernelSocket::from(kernel.as_fd().try_clone_to_owned()?);
         let companion = match host.kernel() {
-            Some(service) => service.adopt(own, (only_v6, host.peers().is_some()), inner.endpoint.clone())?,
+            Some(service) => {
+                service.adopt(own, (only_v6, host.peers().is_some()), inner.endpoint.clone())?
+            }
             None => None,
         };
         let Some(companion) = companion else { return Err(errno(libc::EADDRNOTAVAIL)) };

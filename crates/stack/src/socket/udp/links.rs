@@ -50,7 +50,9 @@ impl UdpSocket {
         let Some(Bound { inet, published, kernel, .. }) = bound else { return };
         drop((published, inet));
         let endpoint = &self.0.endpoint;
-        kernel.into_iter().for_each(|kernel| kernel.give_back(|payload| endpoint.take_out(payload)));
+        kernel
+            .into_iter()
+            .for_each(|kernel| kernel.give_back(|payload| endpoint.take_out(payload)));
     }
 }
 
