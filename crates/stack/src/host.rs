@@ -283,7 +283,14 @@ impl Builder {
                 }
                 if let Some(interrupt) = hangs_up {
                     let (context, interface) = (serving.context().clone(), interface.clone());
-                    links.push(link_watch::Link { interrupt, context, interface, _serving: None });
+                    let (datagrams, _serving) = (None, None);
+                    links.push(link_watch::Link {
+                        interrupt,
+                        context,
+                        interface,
+                        datagrams,
+                        _serving,
+                    });
                 }
                 contexts.push(serving);
             }
@@ -464,7 +471,8 @@ impl Host {
         drop(timers);
         let number = interface.link();
         ports.into_iter().for_each(|ports| inner.datagram_links.add(number, ports));
-        let watched = link_watch::Link { interrupt, context, interface, _serving: Some(serving) };
+        let (datagrams, _serving) = (Some(inner.datagram_links.clone()), Some(serving));
+        let watched = link_watch::Link { interrupt, context, interface, datagrams, _serving };
         let mut watch = lock(&inner.link_watch);
         match &*watch {
             Some(watch) => watch.add(watched),

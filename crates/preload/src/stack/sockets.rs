@@ -393,7 +393,10 @@ fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -
             && file.is_for_stack(None, Some(remote))
             && route::leads_to(remote, bound.ip())
     };
-    if result == 0 && !udp_links::connected(file, remote) && !ours() {
+    let is_kernels = || {
+        !udp_links::connected(file, remote) && (file.local_udp.is(local_udp::KERNELS) || !ours())
+    };
+    if result == 0 && is_kernels() {
         leave_fd_to_kernel(fd, file);
     }
     result

@@ -121,6 +121,15 @@ impl DatagramLinks {
         self.is_used.store(true, Ordering::Release);
     }
 
+    /// A link has ended.
+    pub(super) fn remove(&self, number: u32) {
+        let mut state = lock(&self.state);
+        state.links.retain(|link| link.0 != number);
+        for socket in &mut state.sockets {
+            socket.entries.retain(|entry| entry.0 != number);
+        }
+    }
+
     fn publish(&self, receives: Receives) -> u64 {
         let mut state = lock(&self.state);
         let State { links, sockets, next, .. } = &mut *state;
@@ -132,29 +141,15 @@ impl DatagramLinks {
     }
 
     /// The way over the links that there are.
-    fn find(&self, host: &Host, to: SocketAddr, from: SocketAddr) -> Option<Way> {
-        let mut state = lock(&self.state);
-        let State { links, sockets, .. } = &mut *state;
-        let mut ended = false;
-        let found = links.iter().find_map(|(number, ports)| {
-            if !host.inet().has_link(*number) {
-                ended = true;
-                return None;
+    fn find(&self, to: SocketAddr, from: SocketAddr) -> Option<Way> {
+        let state = lock(&self.state);
+        let found = state.links.iter().find_map(|link| Some((link, link.1.find(to, from)?)))?;
+        Some(match found {
+            (_, Found::Later) => Way::Later,
+            ((number, ports), Found::Ready(at, word)) => {
+                Way::Link(*number, Accepted { ports: ports.clone(), at, word })
             }
-            Some(match ports.find(to, from)? {
-                Found::Later => Way::Later,
-                Found::Ready(at, word) => {
-                    Way::Link(*number, Accepted { ports: ports.clone(), at, word })
-                }
-            })
-        });
-        if ended {
-            links.retain(|(number, _)| host.inet().has_link(*number));
-            for socket in sockets {
-                socket.entries.retain(|(number, _)| links.iter().any(|link| link.0 == *number));
-            }
-        }
-        found
+        })
     }
 
     /// Whether `to` is the kernel's without a look. Otherwise it is from now on, for a while.
@@ -276,6 +271,10 @@ impl Host {
             return Way::Kernel;
         }
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        // Its scope would be that of the link.
+        if matches!(to.ip(), IpAddr::V6(address) if address.is_unicast_link_local()) {
+            return Way::Kernel;
+        }
         let from_ip = match (from.ip().to_canonical(), to.ip()) {
             (from, IpAddr::V4(to)) if from.is_unspecified() && to.is_loopback() => {
                 Ipv4Addr::LOCALHOST.into()
@@ -284,13 +283,13 @@ impl Host {
             (from, _) => from,
         };
         let from = SocketAddr::new(from_ip, from.port());
-        if let Some(way) = links.find(self, to, from) {
+        if let Some(way) = links.find(to, from) {
             return way;
         }
         if !looks || links.is_kernels(to) || !peers.link_to_datagrams(self, names_for(to)) {
             return Way::Kernel;
         }
-        links.find(self, to, from).unwrap_or(Way::Kernel)
+        links.find(to, from).unwrap_or(Way::Kernel)
     }
 
     /// Whether a datagram to `to`, an address of this machine, goes over a link, or will in a moment.

@@ -1,5 +1,6 @@
 //! Links whose other end is a process: a thread waits for that process to end, and then ends its connections.
 
+use super::DatagramLinks;
 use crate::{
     inet::{Context, Inet, Interface, Pass, Poller, Serving},
     napi::{BusyPoll, NAPI_POLL_WEIGHT, PolledBy},
@@ -30,6 +31,8 @@ pub(super) struct Link {
     pub(super) interrupt: Arc<dyn Interrupt>,
     pub(super) context: Arc<Context>,
     pub(super) interface: Arc<Interface>,
+    /// Where its addresses are known; `None`: it is an interface of the host.
+    pub(super) datagrams: Option<Arc<DatagramLinks>>,
     /// What serves its queue, for as long as the link exists; `None`: the host does.
     pub(super) _serving: Option<Serving>,
 }
@@ -111,6 +114,7 @@ impl Link {
         self.take_last_frames();
         let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
         inet.end_link(&self.interface, &mut pass);
+        self.datagrams.iter().for_each(|known| known.remove(self.interface.link()));
         pass.wake.wake_all();
     }
 
