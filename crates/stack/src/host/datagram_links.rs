@@ -7,6 +7,7 @@ use crate::{
     nic::cable::{Found, Ports, Receives, Rendezvous},
     sync::lock,
     time::{self, Instant},
+    word_hash::WordMap,
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -20,6 +21,9 @@ use std::{
 
 /// How long an address at which no process was found is the kernel's without another look.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// The same, if there is a process, which may not have entered its addresses yet.
+const SOON: Duration = Duration::from_millis(1);
 
 /// How many such addresses are remembered.
 const MOST_REMEMBERED: usize = 64;
@@ -42,7 +46,7 @@ pub(crate) struct DatagramLinks {
 #[derive(Debug, Default)]
 struct State {
     links: Vec<(u32, Arc<Ports>)>,
-    sockets: Vec<Socket>,
+    sockets: WordMap<u64, Socket>,
     next: u64,
     /// Addresses at which no process was found, each with the time of the next look.
     kernels: Vec<(SocketAddr, Instant)>,
@@ -50,7 +54,6 @@ struct State {
 
 #[derive(Debug)]
 struct Socket {
-    id: u64,
     receives: Receives,
     /// Its entries, each with the number of the link.
     entries: Vec<(u32, usize)>,
@@ -114,7 +117,7 @@ impl DatagramLinks {
     /// A link has been made.
     pub(super) fn add(&self, number: u32, ports: Ports) {
         let mut state = lock(&self.state);
-        for socket in &mut state.sockets {
+        for socket in state.sockets.values_mut() {
             socket.enter(number, &ports);
         }
         state.links.push((number, Arc::new(ports)));
@@ -125,7 +128,7 @@ impl DatagramLinks {
     pub(super) fn remove(&self, number: u32) {
         let mut state = lock(&self.state);
         state.links.retain(|link| link.0 != number);
-        for socket in &mut state.sockets {
+        for socket in state.sockets.values_mut() {
             socket.entries.retain(|entry| entry.0 != number);
         }
     }
@@ -134,9 +137,9 @@ impl DatagramLinks {
         let mut state = lock(&self.state);
         let State { links, sockets, next, .. } = &mut *state;
         *next += 1;
-        let mut socket = Socket { id: *next, receives, entries: Vec::new() };
+        let mut socket = Socket { receives, entries: Vec::new() };
         links.iter().for_each(|(number, ports)| socket.enter(*number, ports));
-        sockets.push(socket);
+        sockets.insert(*next, socket);
         *next
     }
 
@@ -155,18 +158,21 @@ impl DatagramLinks {
     /// Whether `to` is the kernel's without a look. Otherwise it is from now on, for a while.
     fn is_kernels(&self, to: SocketAddr) -> bool {
         let now = time::now();
-        let kernels = &mut lock(&self.state).kernels;
-        match kernels.iter_mut().find(|(known, _)| *known == to) {
-            Some((_, until)) if now < *until => return true,
-            Some((_, until)) => *until = now + LOOK_AGAIN,
-            None => {
-                if kernels.len() >= MOST_REMEMBERED {
-                    kernels.remove(0);
-                }
-                kernels.push((to, now + LOOK_AGAIN));
-            }
+        let is_known = |(known, until): &(SocketAddr, Instant)| *known == to && now < *until;
+        let is_kernels = lock(&self.state).kernels.iter().any(is_known);
+        if !is_kernels {
+            self.set_kernels(to, LOOK_AGAIN);
         }
-        false
+        is_kernels
+    }
+
+    fn set_kernels(&self, to: SocketAddr, span: Duration) {
+        let kernels = &mut lock(&self.state).kernels;
+        kernels.retain(|(known, _)| *known != to);
+        if kernels.len() >= MOST_REMEMBERED {
+            kernels.remove(0);
+        }
+        kernels.push((to, time::now() + span));
     }
 }
 
@@ -180,7 +186,7 @@ impl PublishedUdp {
     fn with_entries(&self, mut with: impl FnMut(&mut Socket, &Ports, usize)) {
         let mut state = lock(&self.links.state);
         let State { links, sockets, .. } = &mut *state;
-        let Some(socket) = sockets.iter_mut().find(|socket| socket.id == self.id) else { return };
+        let Some(socket) = sockets.get_mut(&self.id) else { return };
         for (number, at) in socket.entries.clone() {
             if let Some((_, ports)) = links.iter().find(|link| link.0 == number) {
                 with(socket, ports, at);
@@ -201,8 +207,7 @@ impl PublishedUdp {
     pub(crate) fn set(&self, at: SocketAddr, from: Option<SocketAddr>, is_ready: bool) {
         {
             let mut state = lock(&self.links.state);
-            let socket = state.sockets.iter_mut().find(|socket| socket.id == self.id);
-            let Some(socket) = socket else { return };
+            let Some(socket) = state.sockets.get_mut(&self.id) else { return };
             let receives = Receives { at, from, is_ready, ..socket.receives };
             let receives = canonical_ends(receives);
             if receives == socket.receives {
@@ -221,7 +226,7 @@ impl Drop for PublishedUdp {
             host.peers().into_iter().for_each(|peers| peers.withdraw_name(&name));
         }
         self.with_entries(|_, ports, at| ports.remove(at));
-        lock(&self.links.state).sockets.retain(|socket| socket.id != self.id);
+        lock(&self.links.state).sockets.remove(&self.id);
     }
 }
 
@@ -289,7 +294,11 @@ impl Host {
         if !looks || links.is_kernels(to) || !peers.link_to_datagrams(self, names_for(to)) {
             return Way::Kernel;
         }
-        links.find(to, from).unwrap_or(Way::Kernel)
+        links.find(to, from).unwrap_or_else(|| {
+            // The other process has not entered its addresses yet.
+            links.set_kernels(to, SOON);
+            Way::Kernel
+        })
     }
 
     /// Whether a datagram to `to`, an address of this machine, goes over a link, or will in a moment.
