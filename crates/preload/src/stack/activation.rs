@@ -121,6 +121,7 @@ impl File {
         if self.live.get().is_none()
             && self.protocol == Protocol::Udp
             && !self.is_kernel_owned()
+            && !self.local_udp.is(local_udp::KERNELS)
             && common::local(fd).is_ok_and(|local| local.port() == 0)
             && self.is_for_stack(None, None)
         {
