@@ -4,6 +4,7 @@
 
 use super::{Host, peers::Peers};
 use crate::{
+    inet::SendError,
     nic::cable::{Found, Ports, Receives, Rendezvous},
     sync::lock,
     time::{self, Instant},
@@ -94,22 +95,34 @@ impl Accepted {
         self.ports.is_still(self.at, self.word)
     }
 
-    /// The ring is full. Waits a moment for room; false: the process takes nothing, and the datagram is dropped, as the
-    /// kernel drops one for which a receive buffer has no room.
+    /// The ring is full. Calls `send` for a moment until it has sent, or the process takes nothing here any more, which
+    /// makes it `None`. After that the datagram is dropped, as the kernel drops one for which a receive buffer has no
+    /// room.
     #[cold]
-    pub(crate) fn wait_for_room(&self, begun: &mut Option<Instant>, is_nonblocking: bool) -> bool {
-        let now = time::now();
+    pub(crate) fn send_later(
+        &self,
+        is_nonblocking: bool,
+        mut send: impl FnMut() -> Option<Result<(), SendError>>,
+    ) -> Option<Result<(), SendError>> {
         let full_until = &self.ports.full_until;
-        if now.nanos() < full_until.load(Ordering::Relaxed) {
-            return false;
+        let begun = time::now();
+        if begun.nanos() < full_until.load(Ordering::Relaxed) {
+            return Some(Ok(()));
         }
-        let limit = if is_nonblocking { SHORT_WAIT } else { WAIT };
-        if now - *begun.get_or_insert(now) >= limit {
-            full_until.store((now + FULL).nanos(), Ordering::Relaxed);
-            return false;
+        let until = begun + if is_nonblocking { SHORT_WAIT } else { WAIT };
+        while self.is_still() {
+            match send() {
+                None | Some(Err(SendError::RingFull)) => {}
+                sent => return sent,
+            }
+            let now = time::now();
+            if now >= until {
+                full_until.store((now + FULL).nanos(), Ordering::Relaxed);
+                return Some(Ok(()));
+            }
+            sleep(Duration::from_micros(20));
         }
-        sleep(Duration::from_micros(20));
-        true
+        None
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) struct Endpoint {
     rx: Mutex<Receive>,
     /// What of its `last_napi` is read without its lock.
     known_napi: KnownNapi,
-    /// The flags that a send must check first, of [`SHUT`] and [`ERROR`]. Written under the lock of `rx`.
+    /// The flags that a send must check first: [`SHUT`], [`ERROR`] and [`LEFT`]. Written under the lock of `rx`.
     sending: AtomicU32,
     connected: AtomicBool,
     closed: AtomicBool,
@@ -75,14 +75,14 @@ pub(super) struct Endpoint {
 const SHUT: u32 = 1;
 /// An error is pending.
 const ERROR: u32 = 2;
+/// It stays: another socket has taken the place of this one.
+const LEFT: u32 = 4;
 
 #[derive(Debug, Default)]
 struct Receive {
     buffer: Buffer,
     wait: WaitQueue,
     error: Option<i32>,
-    /// The error of every call, once another socket has taken its place.
-    left: Option<i32>,
     shut: bool,
     last_napi: LastNapi,
     stats: SocketStats,
@@ -115,10 +115,7 @@ impl Receive {
     }
 
     fn pending(&self) -> u64 {
-        self.buffer.len() as u64
-            + u64::from(self.error.is_some())
-            + u64::from(self.left.is_some())
-            + u64::from(self.shut)
+        self.buffer.len() as u64 + u64::from(self.error.is_some()) + u64::from(self.shut)
     }
 
     /// Whether a receive would return a datagram or the end. An error alone does not make a socket readable
@@ -339,8 +336,8 @@ impl Endpoint {
     pub(super) fn leave(&self, errno: i32) {
         let mut wake = WakeList::default();
         self.change(&mut wake, Events::ERROR, |rx| {
-            rx.left = Some(errno);
-            self.sending.fetch_or(ERROR, Ordering::Release);
+            rx.error = Some(errno);
+            self.sending.fetch_or(ERROR | LEFT, Ordering::Release);
         });
         wake.wake_all();
     }
@@ -357,8 +354,8 @@ impl Endpoint {
 
     #[inline]
     fn take_error_of(&self, rx: &mut Receive) -> Option<i32> {
-        if rx.left.is_some() {
-            return rx.left;
+        if self.sending.load(Ordering::Relaxed) & LEFT != 0 {
+            return rx.error;
         }
         let error = rx.error.take();
         if error.is_some() {

@@ -149,7 +149,6 @@ impl Inner {
         }
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = dont_wait.then_some(Some(Instant::ZERO));
-        let mut waited_for_process = None;
         let mut paths = lock(&self.paths);
         loop {
             let Some(cached) = self.path_to(to, &mut paths)? else {
@@ -168,12 +167,11 @@ impl Inner {
                 }
                 Err(SendError::RingFull) => match &cached.accepted {
                     None => self.wait_for_room(&mut waited)?,
-                    Some(process) => {
-                        let nonblocking = dont_wait || self.endpoint.waiting.is_nonblocking();
-                        if !process.wait_for_room(&mut waited_for_process, nonblocking) {
-                            return Ok(len);
-                        }
-                    }
+                    Some(_) => match self.send_to_process(cached, payload, dont_wait) {
+                        None => {}
+                        Some(Ok(())) => return Ok(len),
+                        Some(Err(error)) => return Err(error.into()),
+                    },
                 },
                 Err(error) => return Err(error.into()),
             }
@@ -225,7 +223,6 @@ impl Inner {
         let by_kernel = || self.send_by_kernel(first, &mut None).map(|()| 1);
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = None;
-        let mut waited_for_process = None;
         loop {
             let Some(cached) = self.path_to(first.to, paths)? else { return by_kernel() };
             let path = &cached.path;
@@ -243,12 +240,11 @@ impl Inner {
                 Err(SendError::UseKernel) => return by_kernel(),
                 Err(SendError::RingFull) => match &cached.accepted {
                     None => self.wait_for_room(&mut waited)?,
-                    Some(process) => {
-                        let nonblocking = self.endpoint.waiting.is_nonblocking();
-                        if !process.wait_for_room(&mut waited_for_process, nonblocking) {
-                            return Ok(1);
-                        }
-                    }
+                    Some(_) => match self.send_to_process(cached, first.payload, false) {
+                        None => {}
+                        Some(Ok(())) => return Ok(1),
+                        Some(Err(error)) => return Err(error.into()),
+                    },
                 },
                 Err(error) => return Err(error.into()),
             }
@@ -307,6 +303,21 @@ impl Inner {
         }
         std::thread::sleep(Duration::from_micros(20));
         Ok(())
+    }
+
+    /// Sends a datagram, or drops it, for which the ring to a process had no room. `None`: it takes none here any more.
+    #[cold]
+    fn send_to_process<P: Payload + ?Sized>(
+        &self,
+        Cached { path, accepted, .. }: &Cached,
+        payload: &P,
+        dont_wait: bool,
+    ) -> Option<Result<(), SendError>> {
+        let is_nonblocking = dont_wait || self.endpoint.waiting.is_nonblocking();
+        accepted.as_ref()?.send_later(is_nonblocking, || {
+            let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
+            path.has_room().then(|| self.host.inet().udp_send(path, payload, &mut pass))
+        })
     }
 
     fn send_by_kernel(
