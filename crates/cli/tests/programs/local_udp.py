@@ -1,9 +1,9 @@
 """Two programs of one machine: local_udp.py serve HOW ADDRESS PORT, local_udp.py call HOW ADDRESS PORT COUNT.
 
 The server echoes. HOW: "blocking", "poll", "asyncio", "connected" (to its first peer), "fork" (a child goes on after ten
-datagrams), "reuse" (two processes share the port). The client sends COUNT datagrams, each after the answer to the one
+datagrams), "exec" (a program it executes does so), "reuse" (two processes share the port). The client sends COUNT datagrams, each after the answer to the one
 before, and checks the answers. HOW: "blocking", "connected", "asyncio", "threads" (one reads, one sends), "fork" (a
-child goes on), "sizes" (up to the largest), "info" (what recvmsg tells), "hold" (again for each line on standard input,
+child goes on), "exec" (a program it executes does so), "pass" (a process that gets the socket does so), "sizes" (up to the largest), "info" (what recvmsg tells), "hold" (again for each line on standard input,
 until "end"), "flood" (more than the other end reads, between two lines), "refused" (nothing is there after a line).
 """
 import asyncio
@@ -29,6 +29,13 @@ def answer(end, wait=lambda: None):
     end.sendto(data, peer)
 
 
+def go_on(end, name, script):
+    """Executes a program that has the socket by this name."""
+    os.set_inheritable(end.fileno(), True)
+    before = "import socket, sys; sys.argv[0] = ''; %s = socket.socket(fileno=%d)" % (name, end.fileno())
+    os.execvp("python3", ["python3", "-c", before + "\n" + script])
+
+
 def serve(how, address, port):
     end = socket.socket(family(address), socket.SOCK_DGRAM)
     if how == "reuse":
@@ -52,6 +59,10 @@ def serve(how, address, port):
             answer(end)
         if os.fork() != 0:
             os.wait()
+    if how == "exec":
+        for n in range(10):
+            answer(end)
+        go_on(end, "e", "while True: e.sendto(*e.recvfrom(65536))")
     if how == "poll":
         end.setblocking(False)
         poll = select.poll()
@@ -107,6 +118,12 @@ def exchange(end, to, count):
 
 
 def call(how, address, port, count):
+    if how == "pass":
+        ours, theirs = socket.socketpair()
+        if os.fork() == 0:
+            fds = socket.recv_fds(theirs, 1, 1)[1]
+            exchange(socket.socket(fileno=fds[0]), (address, port), count)
+            os._exit(0)
     end = socket.socket(family(address), socket.SOCK_DGRAM)
     end.settimeout(60)
     to = (address, port)
@@ -156,6 +173,13 @@ def call(how, address, port, count):
         if os.fork() == 0:
             exchange(end, to, count)
             os._exit(0)
+        assert os.wait()[1] == 0
+        exchange(end, to, count)
+    elif how == "exec":
+        script = "to = %r\nfor n in range(%d):\n  e.sendto(b'%%d' %% n, to); assert e.recv(99) == b'%%d' %% n"
+        go_on(end, "e", script % (to, count) + "\nprint('done', flush=True)")
+    elif how == "pass":
+        socket.send_fds(ours, [b"x"], [end.fileno()])
         assert os.wait()[1] == 0
         exchange(end, to, count)
     elif how == "hold":
