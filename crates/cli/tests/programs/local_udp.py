@@ -33,7 +33,8 @@ def go_on(end, name, script):
     """Executes a program that has the socket by this name."""
     os.set_inheritable(end.fileno(), True)
     before = "import socket, sys; sys.argv[0] = ''; %s = socket.socket(fileno=%d)" % (name, end.fileno())
-    os.execvp("python3", ["python3", "-c", before + "\n" + script])
+    # A timeout has made it non-blocking.
+    os.execvp("python3", ["python3", "-c", "%s\n%s.setblocking(True)\n%s" % (before, name, script)])
 
 
 def serve(how, address, port):
@@ -121,8 +122,9 @@ def call(how, address, port, count):
     if how == "pass":
         ours, theirs = socket.socketpair()
         if os.fork() == 0:
-            fds = socket.recv_fds(theirs, 1, 1)[1]
-            exchange(socket.socket(fileno=fds[0]), (address, port), count)
+            end = socket.socket(fileno=socket.recv_fds(theirs, 1, 1)[1][0])
+            end.setblocking(True)
+            exchange(end, (address, port), count)
             os._exit(0)
     end = socket.socket(family(address), socket.SOCK_DGRAM)
     end.settimeout(60)
