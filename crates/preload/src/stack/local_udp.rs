@@ -3,14 +3,18 @@
 //! thread waits for it in the kernel: that one would sleep on there.
 
 use super::common::lock;
-use busypoll_stack::PublishedUdp;
+use busypoll_stack::{PublishedUdp, time};
 use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
+
+/// How long a socket does not look again for a process that takes its datagrams.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// This process has made it, and no other has it.
 pub const OWN: u32 = 1;
@@ -23,7 +27,7 @@ pub const SENT: u32 = 8;
 pub const KERNELS: u32 = 16;
 /// A link leads to its peer.
 pub const WANTED: u32 = 32;
-/// Its address is published, or could not be.
+/// Its address is published.
 pub const PUBLISHED: u32 = 64;
 
 /// Set in [`KernelWait`]'s word while the socket is activated.
@@ -35,8 +39,10 @@ pub struct LocalUdp {
     /// The number of threads that may wait for it in the kernel.
     kernel_waits: Arc<AtomicU32>,
     published: Mutex<Option<PublishedUdp>>,
-    /// Its peer, if the kernel has connected it.
-    peer: Mutex<Option<SocketAddr>>,
+    /// Its address and its peer's, if the kernel has connected it.
+    ends: Mutex<Option<(SocketAddr, SocketAddr)>>,
+    /// Until then, in nanoseconds, its datagrams are the kernel's without a look.
+    kernels_until: AtomicU64,
 }
 
 /// A thread that may wait in the kernel.
@@ -83,9 +89,9 @@ impl LocalUdp {
         self.kernel_waits.compare_exchange(0, ACTIVATING, order, order).is_ok()
     }
 
-    pub fn publish(&self, published: Option<PublishedUdp>) {
+    pub fn publish(&self, published: PublishedUdp) {
         self.set(PUBLISHED);
-        *lock(&self.published) = published;
+        *lock(&self.published) = Some(published);
     }
 
     pub fn take_published(&self) -> Option<PublishedUdp> {
@@ -97,12 +103,25 @@ impl LocalUdp {
         lock(&self.published).as_ref().is_some_and(PublishedUdp::is_asked)
     }
 
-    pub fn set_peer(&self, peer: Option<SocketAddr>) {
-        *lock(&self.peer) = peer;
+    pub fn set_ends(&self, ends: Option<(SocketAddr, SocketAddr)>) {
+        *lock(&self.ends) = ends;
+        self.kernels_until.store(0, Ordering::Relaxed);
     }
 
-    pub fn peer(&self) -> Option<SocketAddr> {
-        *lock(&self.peer)
+    pub fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        *lock(&self.ends)
+    }
+
+    /// Whether no process was found for its datagrams lately.
+    pub fn is_kernels_now(&self) -> bool {
+        let until = self.kernels_until.load(Ordering::Relaxed);
+        until != 0 && time::now().nanos() < until
+    }
+
+    /// No process was found.
+    pub fn set_kernels_now(&self) {
+        let until = time::now() + LOOK_AGAIN;
+        self.kernels_until.store(until.nanos(), Ordering::Relaxed);
     }
 }
 

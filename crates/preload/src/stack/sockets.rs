@@ -372,7 +372,7 @@ fn disconnect(file: &Ref, fd: c_int) {
             deactivate(file);
         }
         None if file.backlog() >= 0 => file.set_backlog(-1),
-        None => file.local_udp.set_peer(None),
+        None => file.local_udp.set_ends(None),
     }
 }
 
@@ -394,7 +394,8 @@ fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -
             && route::leads_to(remote, bound.ip())
     };
     let is_kernels = || {
-        !udp_links::connected(file, remote) && (file.local_udp.is(local_udp::KERNELS) || !ours())
+        !udp_links::connected(file, fd, remote)
+            && (file.local_udp.is(local_udp::KERNELS) || !ours())
     };
     if result == 0 && is_kernels() {
         leave_fd_to_kernel(fd, file);

@@ -59,8 +59,10 @@ pub fn may_activate(file: &File, fd: c_int) -> bool {
         return udp.begin_activation();
     }
     if !udp.is(PUBLISHED) && udp.is(BOUND) && udp.is(WAITED) {
-        let published = host::get().and_then(|host| publish(file, fd, &host, false));
-        udp.publish(published);
+        match host::get().and_then(|host| publish(file, fd, &host, false)) {
+            Some(published) => udp.publish(published),
+            None => file.set_kernel_owned(),
+        }
     }
     false
 }
@@ -107,8 +109,11 @@ pub fn sender(file: &File, fd: c_int, to: Option<SocketAddr>) -> Sender {
     if !udp.is(WAITED) {
         udp.set(SENT);
     }
-    let peer = udp.peer();
-    let Some(to) = to.or(peer) else { return Sender::AsEver };
+    if udp.is(KERNELS) && udp.is_kernels_now() {
+        return Sender::Kernel;
+    }
+    let peer = udp.ends();
+    let Some(to) = to.or(peer.map(|(_, peer)| peer)) else { return Sender::AsEver };
     if !udp.is(KERNELS) {
         // At any address or one of the interface it is ours.
         let is_bound = || common::local(fd).is_ok_and(|local| local.port() != 0);
@@ -123,16 +128,23 @@ pub fn sender(file: &File, fd: c_int, to: Option<SocketAddr>) -> Sender {
         return Sender::Kernel;
     }
     let host = host::existing().or_else(|| is_found(to).then(host::get).flatten());
-    let Some(host) = host else { return Sender::Kernel };
+    let Some(host) = host else {
+        udp.set_kernels_now();
+        return Sender::Kernel;
+    };
     let looks = looks(file) || peer.is_some();
-    let from = SocketAddr::new(common::any_of(to.ip()), 0);
-    let from = if peer.is_some() { common::local(fd).unwrap_or(from) } else { from };
+    let from = peer.map_or(SocketAddr::new(common::any_of(to.ip()), 0), |(local, _)| local);
     match host.sends_over_link(from, to, looks) {
-        true => {
+        Some(true) => {
             udp.set(WANTED);
             Sender::Link
         }
-        false => Sender::Kernel,
+        // The process that was asked is ready soon.
+        Some(false) => Sender::Kernel,
+        None => {
+            udp.set_kernels_now();
+            Sender::Kernel
+        }
     }
 }
 
@@ -151,10 +163,10 @@ fn is_found(to: SocketAddr) -> bool {
 }
 
 /// The kernel has connected `file`, a UDP socket that is not active. Whether its datagrams may go over a link.
-pub fn connected(file: &File, remote: SocketAddr) -> bool {
+pub fn connected(file: &File, fd: c_int, remote: SocketAddr) -> bool {
     let is_ours = is_on() && file.local_udp.is(OWN) && remote.port() != 0 && is_own(remote.ip());
     if is_ours {
-        file.local_udp.set_peer(Some(remote));
+        file.local_udp.set_ends(common::local(fd).ok().map(|local| (local, remote)));
         file.local_udp.set(KERNELS);
     }
     is_ours

@@ -314,10 +314,15 @@ impl Host {
         })
     }
 
-    /// Whether a datagram to `to`, an address of this machine, goes over a link, or will in a moment.
+    /// Whether a datagram to `to`, an address of this machine, goes over a link now; false: it will in a moment. `None`:
+    /// it is the kernel's.
     #[doc(hidden)]
-    pub fn sends_over_link(&self, from: SocketAddr, to: SocketAddr, looks: bool) -> bool {
-        matches!(self.datagram_way(from, to, looks), Way::Link(..))
+    pub fn sends_over_link(&self, from: SocketAddr, to: SocketAddr, looks: bool) -> Option<bool> {
+        match self.datagram_way(from, to, looks) {
+            Way::Link(..) => Some(true),
+            Way::Later => Some(false),
+            Way::Kernel => None,
+        }
     }
 }
 

@@ -82,17 +82,18 @@ pub fn has_ours(mut fds: impl Iterator<Item = c_int>) -> bool {
 
 impl MixedSet {
     /// The calling thread's set of these entries; `waits`: it may wait for them. `None` if none of them is ours after
-    /// all.
+    /// all; then `kernel_waits` are to be held while the thread waits.
     pub fn of(
         entries: impl Iterator<Item = (c_int, i16)>,
         counts: Option<Counts>,
         waits: bool,
+        kernel_waits: &mut Vec<KernelWait>,
     ) -> Option<MixedSet> {
         let mut mixed = take_spare();
         mixed.counts = counts;
         for (at, (fd, events)) in entries.enumerate() {
-            let kernel_waits = &mut mixed.kernel_waits;
-            match FILES.get(fd).and_then(|file| source_of(file, fd, events, waits, kernel_waits)) {
+            let waiting = &mut mixed.kernel_waits;
+            match FILES.get(fd).and_then(|file| source_of(file, fd, events, waits, waiting)) {
                 Some((file, source)) => {
                     let events = Events(u32::from(events.cast_unsigned()));
                     mixed.micros = mixed.micros.max(busy_poll(&file));
@@ -104,7 +105,8 @@ impl MixedSet {
                 }
             }
         }
-        if mixed.ours.is_empty() && mixed.kernel_waits.is_empty() {
+        if mixed.ours.is_empty() {
+            *kernel_waits = std::mem::take(&mut mixed.kernel_waits);
             mixed.recycle();
             return None;
         }
@@ -296,8 +298,9 @@ fn busy_poll(file: &Ref) -> u32 {
 /// # Safety
 /// That of poll(2).
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
-    unsafe { wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null()) }
+    unsafe { wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null(), held) }
         // SAFETY: the caller's contract.
         .unwrap_or_else(|| unsafe { kernel::poll(fds, count, timeout) })
 }
@@ -310,8 +313,9 @@ pub unsafe fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
-    unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask) }
+    unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask, held) }
         // SAFETY: the caller's contract.
         .unwrap_or_else(|| unsafe { kernel::ppoll(fds, count, timeout, mask) })
 }
@@ -320,9 +324,10 @@ pub unsafe fn ppoll(
 /// That of poll(2), for an array of `room` bytes.
 pub unsafe fn poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
     let fits = room / size_of::<pollfd>() >= count as usize;
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
     match fits.then(|| unsafe {
-        wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null())
+        wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null(), held)
     }) {
         Some(Some(result)) => result,
         // SAFETY: the caller's contract; it aborts a program whose array is too small.
@@ -340,8 +345,10 @@ pub unsafe fn ppoll_chk(
     room: size_t,
 ) -> c_int {
     let fits = room / size_of::<pollfd>() >= count as usize;
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
-    match fits.then(|| unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask) }) {
+    match fits.then(|| unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask, held) })
+    {
         Some(Some(result)) => result,
         // SAFETY: the caller's contract; it aborts a program whose array is too small.
         _ => unsafe { kernel::__ppoll_chk(fds, count, timeout, mask, room) },
@@ -369,6 +376,7 @@ unsafe fn wait(
     count: nfds_t,
     deadline: impl FnOnce() -> io::Result<Deadline>,
     mask: *const sigset_t,
+    kernel_waits: &mut Vec<KernelWait>,
 ) -> Option<c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count > 0 && !fds.is_null())?;
     // More entries than descriptors: the kernel refuses without reading them, so they may not exist.
@@ -387,7 +395,7 @@ unsafe fn wait(
     let deadline = deadline();
     let waits = deadline.as_ref().is_ok_and(Deadline::waits);
     let asked = entries.iter().map(|entry| (entry.fd, entry.events));
-    let mut mixed = MixedSet::of(asked, None, waits)?;
+    let mut mixed = MixedSet::of(asked, None, waits, kernel_waits)?;
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
     let result = deadline.and_then(|deadline| mixed.wait(&inside, deadline, mask));
