@@ -26,7 +26,9 @@ use std::{
 
 mod companion;
 mod companion_listener;
+mod datagram_links;
 pub mod firewall;
+mod give_back;
 mod given_up;
 mod group_ring;
 mod groups;
@@ -42,6 +44,9 @@ pub(crate) mod reuse;
 mod take_over;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
+use datagram_links::DatagramLinks;
+pub(crate) use datagram_links::{Accepted, Way};
+pub use datagram_links::{PublishedUdp, is_udp_published};
 use link_watch::LinkWatch;
 use peers::Peers;
 pub(crate) use peers::Received;
@@ -74,6 +79,7 @@ struct Inner {
     /// `None` until there is a link to another process.
     link_watch: Mutex<Option<LinkWatch>>,
     peers: OnceLock<Peers>,
+    datagram_links: Arc<DatagramLinks>,
     watchdog: Duration,
     wake: WakeCell,
     skipped_rules: usize,
@@ -280,7 +286,14 @@ impl Builder {
                 }
                 if let Some(interrupt) = hangs_up {
                     let (context, interface) = (serving.context().clone(), interface.clone());
-                    links.push(link_watch::Link { interrupt, context, interface, _serving: None });
+                    let (datagrams, _serving) = (None, None);
+                    links.push(link_watch::Link {
+                        interrupt,
+                        context,
+                        interface,
+                        datagrams,
+                        _serving,
+                    });
                 }
                 contexts.push(serving);
             }
@@ -325,6 +338,7 @@ impl Builder {
             kernel,
             link_watch: Mutex::new(link_watch),
             peers: OnceLock::new(),
+            datagram_links: Arc::default(),
             watchdog,
             wake,
             skipped_rules,
@@ -436,7 +450,7 @@ impl Host {
     /// # Errors
     /// No descriptor, thread or NAPI context left.
     pub fn add_link(&self, mut cable: ProcessCable) -> io::Result<Link> {
-        let (info, peer) = (cable.info().clone(), cable.peer_mac());
+        let (info, peer, ports) = (cable.info().clone(), cable.peer_mac(), cable.ports());
         let nic::Queue { rx, tx, interrupt } = cable.open(0)?;
         let inner = &*self.inner;
         let interface = inner.inet.add_link(info.clone(), vec![tx], peer);
@@ -459,7 +473,9 @@ impl Host {
         }
         drop(timers);
         let number = interface.link();
-        let watched = link_watch::Link { interrupt, context, interface, _serving: Some(serving) };
+        ports.into_iter().for_each(|ports| inner.datagram_links.add(number, ports));
+        let (datagrams, _serving) = (Some(inner.datagram_links.clone()), Some(serving));
+        let watched = link_watch::Link { interrupt, context, interface, datagrams, _serving };
         let mut watch = lock(&inner.link_watch);
         match &*watch {
             Some(watch) => watch.add(watched),
@@ -472,6 +488,12 @@ impl Host {
     #[doc(hidden)]
     pub fn close_link(&self, link: Link) {
         lock(&self.inner.link_watch).iter().for_each(|watch| watch.close(link.0));
+    }
+
+    /// Takes the frames that have come over links so far.
+    #[doc(hidden)]
+    pub fn take_link_frames(&self) {
+        lock(&self.inner.link_watch).iter().for_each(LinkWatch::take_frames);
     }
 
     /// `busy_read`, microseconds.

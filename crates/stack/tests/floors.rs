@@ -62,7 +62,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 36] = [
+const STACK_PLANE: [&str; 38] = [
     "fork",
     "copy",
     "accept",
@@ -82,6 +82,7 @@ const STACK_PLANE: [&str; 36] = [
     "wait",
     "activation",
     "foreign",
+    "udp_links",
     "groups",
     "cmsg",
     "rings",
@@ -91,6 +92,7 @@ const STACK_PLANE: [&str; 36] = [
     "internal_fds",
     "stream",
     "file",
+    "local_udp",
     "epoll_set",
     "handover_channel",
     "companion_address",

@@ -6,11 +6,13 @@ use super::{
     common::{self, checked, companion, lock},
     companion_options,
     file::{FILES, File, Live, Ref, fd_of_set, local_of},
-    host, not_accelerated, rings, route,
+    host, local_udp, not_accelerated, rings, route, udp_links,
     unsupported_options::{self, NOT_AN_OPTION, UnsupportedOption},
 };
 use crate::{
-    config, handler_frames, memory, real,
+    config, handler_frames,
+    inside::ERESTARTSYS,
+    memory, real,
     report::{Once, OncePer},
 };
 use busypoll_policy::{Plane, Protocol};
@@ -82,13 +84,16 @@ impl File {
             report_if_foreign(self, fd);
             return None;
         }
+        if self.protocol == Protocol::Udp && !udp_links::may_activate(self, fd) {
+            return None;
+        }
         let local = local_of(self, fd).ok();
         if self.protocol == Protocol::Udp
             && local.is_some_and(|it| it.port() == 0 || self.is_foreign_group(it.ip()))
         {
             return None;
         }
-        self.make(fd, (local, common::remote(fd)), |host| {
+        let live = self.make(fd, (local, common::remote(fd)), |host| {
             Ok(match self.protocol {
                 Protocol::Udp => {
                     let companion = companion::<net::UdpSocket>(fd);
@@ -100,7 +105,14 @@ impl File {
                     Live::Listener(TcpListener::with_companion(host, &companion, backlog)?)
                 }
             })
-        })
+        });
+        match live {
+            Some(Live::Udp(udp)) => udp_links::activated(self, fd, udp),
+            // Threads wait until it is one or the other.
+            None if self.local_udp.is(local_udp::KERNELS) => self.set_kernel_owned(),
+            _ => {}
+        }
+        live
     }
 
     /// For a thread that waits for datagrams on a socket without a port: it waits for the answer to what another thread
@@ -110,6 +122,7 @@ impl File {
         if self.live.get().is_none()
             && self.protocol == Protocol::Udp
             && !self.is_kernel_owned()
+            && !self.local_udp.is(local_udp::KERNELS)
             && common::local(fd).is_ok_and(|local| local.port() == 0)
             && self.is_for_stack(None, None)
         {
@@ -279,7 +292,7 @@ impl File {
                 route::receives_from_interface(local.ip())
                     // Processes of this machine connect over links.
                     || config.launch.same_host
-                        && self.protocol == Protocol::Tcp
+                        && (self.protocol == Protocol::Tcp || self.local_udp.is(local_udp::OWN))
                         && local.ip().to_canonical().is_loopback()
             })
     }
@@ -291,6 +304,25 @@ pub fn deactivate(file: &Ref) -> Ref {
     FILES.replace(file, &inactive_copy);
     file.memberships.transfer_to(&inactive_copy.memberships);
     inactive_copy
+}
+
+/// Another process may have these UDP sockets from now on. Those at loopback addresses are the kernel's then, which knows
+/// which process reads first.
+pub fn share_udp(files: &[Ref]) {
+    files.iter().for_each(|file| udp_links::share(file));
+    let mut has_taken = false;
+    for file in files.iter().filter(|file| file.local_udp.is(local_udp::KERNELS)) {
+        let Some(Live::Udp(udp)) = file.live() else {
+            file.set_kernel_owned();
+            continue;
+        };
+        if !std::mem::replace(&mut has_taken, true) {
+            // What was sent to them over links so far is theirs.
+            host::existing().into_iter().for_each(|host| host.take_link_frames());
+        }
+        deactivate(file).set_kernel_owned();
+        udp.leave(ERESTARTSYS);
+    }
 }
 
 /// As [`deactivate`] in the epoll sets; at its descriptors the file stays, and reports what it has to report, until the

@@ -37,6 +37,9 @@ const SO_TIMESTAMPING_NEW: c_int = 65;
 /// include/uapi/linux/tcp.h; `TCP_CM_INQ` is the same.
 const TCP_INQ: c_int = 36;
 
+/// The index of the loopback interface (`LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
+
 /// The requests for a receive time.
 const ANY_TIMESTAMP: u32 = TIMESTAMP | TIMESTAMP_NANOS | TIMESTAMPING;
 
@@ -227,8 +230,8 @@ fn put_times(cmsg_flags: u32, ago: Duration, buffer: &mut Buffer) {
 /// Data from the IP header, in the kernel's order (`ip6_datagram_recv_common_ctl`, and then `ip_cmsg_recv_offset` or
 /// `ip6_datagram_recv_specific_ctl`).
 fn put_ip(cmsg_flags: u32, datagram: &Message, domain: c_int, buffer: &mut Buffer) {
-    let index = route::index();
     let ip = datagram.to.ip().to_canonical();
+    let index = if ip.is_loopback() { LOOPBACK } else { route::index() };
     if domain == libc::AF_INET6 && cmsg_flags & PACKET_INFO_6 != 0 {
         let v6 = match ip {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),

@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags, RawDir, open};
 use std::{
     io,
     mem::{ManuallyDrop, MaybeUninit},
-    net::{SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::{AsRawFd, FromRawFd},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -63,6 +63,14 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn local(fd: c_int) -> io::Result<SocketAddr> {
     // The type does not matter for a query of its address.
     companion::<UdpSocket>(fd).local_addr()
+}
+
+/// The unspecified address of the family of `address`.
+pub fn any_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
 }
 
 /// The companion's peer.

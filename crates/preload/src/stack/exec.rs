@@ -1,9 +1,9 @@
 //! Before an exec: what becomes of connections and listeners that the new program gets.
 
 use super::{
-    companion_address,
+    activation, companion_address,
     file::{FILES, Live, Ref, hand_over_now},
-    handover_parent, host, libc_io, links, not_accelerated,
+    handover_parent, host, libc_io, links, not_accelerated, udp_links,
 };
 use crate::{inside::Inside, real, report::Once};
 use libc::c_int;
@@ -22,6 +22,9 @@ pub fn before_exec() {
     host::share_companions();
     if passes_listener() {
         links::give_back(true);
+    }
+    if host::made_by_this_process().is_some() {
+        activation::share_udp(&udp_links::own_sockets());
     }
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };

@@ -8,6 +8,7 @@ use super::{
     companion_address::{self, CompanionAddress, Moment},
     epoll_set::{EpollSet, Memberships},
     handover_channel::{Answer, Channel, InheritedConnection},
+    local_udp::{self, LocalUdp},
     not_accelerated,
     unsupported_options::UnsupportedOption,
 };
@@ -87,6 +88,8 @@ pub struct File {
     pub groups: Mutex<Groups>,
     /// Held while it is activated, or while its owner changes.
     pub activation: Mutex<()>,
+    /// Of a UDP socket.
+    pub local_udp: LocalUdp,
     /// The epoll sets it is a member of.
     pub memberships: Memberships,
     /// It is not a socket but an epoll set; in all else it is the kernel's.
@@ -174,6 +177,7 @@ impl File {
             early_options: Mutex::default(),
             groups: Mutex::default(),
             activation: Mutex::default(),
+            local_udp: LocalUdp::default(),
             memberships: Memberships::default(),
             epoll: None,
         }
@@ -213,6 +217,7 @@ impl File {
             None if self.is_kernel_owned() && self.backlog() < 0 => return None,
             // Both have the kernel's from now on.
             None if self.follows() => return None,
+            None if self.local_udp.is(local_udp::KERNELS) => return None,
             Some(Live::Stream(_)) if self.is_kernel_owned() => return None,
             // A child can use a connection only with the parent's help. Another thread may have accepted this one
             // after the parent had listed those that the child shares.
@@ -506,6 +511,16 @@ pub fn answer_or<T: Failed + TryFrom<usize>>(
     result: Option<io::Result<usize>>,
     by_kernel: impl FnOnce() -> T,
 ) -> T {
+    let kernel_wait = match &result {
+        Some(_) => Ok(None),
+        None => file.local_udp.begin_kernel_wait(),
+    };
+    if kernel_wait.is_err() {
+        // Until it is activated. The hook makes the call anew.
+        drop(lock(&file.activation));
+        errno::set(ERESTARTSYS);
+        return T::FAILED;
+    }
     let answered = result.map(answer);
     drop(file);
     drop(inside);

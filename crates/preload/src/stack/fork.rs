@@ -6,7 +6,7 @@ use super::{
     foreign,
     handover_channel::Channels,
     handover_parent::Forking,
-    host, links, route, thread_end, wait,
+    host, links, route, thread_end, udp_links, wait,
 };
 use crate::{
     config::Config,
@@ -107,6 +107,7 @@ extern "C" fn before() {
     if inside.is_some() {
         links::give_back(false);
         activation::deactivate_unused_listeners();
+        activation::share_udp(&udp_links::own_sockets());
         file::share_epoll_sets();
         host::share_companions();
     }

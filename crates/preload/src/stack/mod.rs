@@ -22,6 +22,7 @@
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`activation`](self::activation) | when and how a socket becomes ours, or the kernel's for good |
 //! | [`foreign`](self::foreign) | sockets that other processes have made |
+//! | [`udp_links`](self::udp_links) | datagrams to and from other programs of this machine, over memory |
 //! | [`groups`](self::groups), [`cmsg`](self::cmsg) | multicast memberships; ancillary data |
 //! | [`rings`] | io_uring: its sockets are the kernel's |
 //! | [`route`](self::route) | which addresses are routed over the chosen interface |
@@ -30,6 +31,7 @@
 //! | [`internal_fds`](self::internal_fds) | the descriptors that the library holds for itself |
 //! | [`stream`](self::stream) | fclose, freopen |
 //! | [`file`](self::file) | the open file description of a descriptor of ours |
+//! | [`local_udp`](self::local_udp) | what a UDP socket has to do with other programs of this machine |
 //! | [`epoll_set`](self::epoll_set) | an epoll of the program: our members, and the kernel's instance for all others |
 //! | [`handover_channel`](self::handover_channel) | connections that children share: the child's side, and the requests |
 //! | [`companion_address`](self::companion_address) | what is known of a companion's address |
@@ -67,6 +69,7 @@ mod internal_fds;
 mod iovec;
 mod libc_io;
 mod links;
+mod local_udp;
 mod not_accelerated;
 mod options;
 mod receive;
@@ -78,6 +81,7 @@ mod send;
 mod sockets;
 mod stream;
 mod thread_end;
+mod udp_links;
 mod unsupported_options;
 mod wait;
 

@@ -8,10 +8,11 @@ use super::{
         copy_congestion, copy_linger, get_number, query, set_number, set_timeout, timeout,
     },
     file::{Live, Ref, enter},
-    groups, not_accelerated, route,
+    groups, not_accelerated, route, udp_links,
     unsupported_options::{TX_TIMESTAMPS, UnsupportedOption},
 };
 use crate::{inside::Inside, real};
+use busypoll_policy::Protocol;
 use busypoll_stack::{TcpInfo, TcpStream, options as known};
 use libc::{IPPROTO_TCP, TCP_CONGESTION, c_int, c_void, socklen_t};
 use std::{io, ptr, sync::atomic::Ordering, time::Duration};
@@ -154,6 +155,12 @@ fn apply(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::
         file.drop_requirement(option);
     }
     let number = value.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes));
+    if let (libc::SOL_SOCKET, libc::SO_REUSEADDR | libc::SO_REUSEPORT) = (level, name)
+        && file.protocol == Protocol::Udp
+        && number.is_some_and(|on| on != 0)
+    {
+        udp_links::share(file);
+    }
     if let (Some(bit), Some(number)) = (cmsg::bit(level, name), number) {
         if number != 0 {
             file.cmsg_flags.fetch_and(!cmsg::excludes(bit), Ordering::Relaxed);

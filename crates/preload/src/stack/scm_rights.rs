@@ -3,12 +3,14 @@
 //! over to the kernel first; if that fails, it is not passed.
 
 use super::{
+    activation,
     common::{answer, error},
     companion_address,
     file::{FILES, Live, enter},
-    foreign, handover_parent, iovec, links, not_accelerated,
+    foreign, handover_parent, iovec, links, not_accelerated, udp_links,
 };
 use crate::{inside::is_inside, real, report::Once};
+use busypoll_policy::Protocol;
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
 
 static REPORTED: Once = Once::new();
@@ -44,6 +46,8 @@ fn may_pass(fd: c_int) -> bool {
     if !matches!(file.live(), Some(Live::Stream(_))) {
         if let Some(Live::Listener(_)) = file.live() {
             links::give_back(false);
+        } else if file.protocol == Protocol::Udp && udp_links::is_on() {
+            activation::share_udp(&[file]);
         }
         return true;
     }

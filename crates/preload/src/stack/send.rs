@@ -5,7 +5,9 @@ use super::{
     address, cmsg,
     common::{self, answer, code, error},
     file::{File, Live, Ref, answer_or, dispatch, enter},
-    iovec, route, sockets, unsupported_options,
+    iovec, route, sockets,
+    udp_links::{self, Sender},
+    unsupported_options,
 };
 use crate::{inside::Inside, real};
 use busypoll_policy::Protocol;
@@ -117,6 +119,16 @@ fn first_send(file: &Ref, fd: c_int, to: Option<SocketAddr>) -> Option<&Live> {
         file.follow.has_sent.store(true, Ordering::Relaxed);
         activation::report_if_foreign(file, fd);
         return None;
+    }
+    match udp_links::sender(file, fd, to) {
+        Sender::AsEver => {}
+        Sender::Kernel => return None,
+        Sender::Link => {
+            if common::local(fd).ok()?.port() == 0 {
+                bind_free_port(fd, file.domain).ok()?;
+            }
+            return file.activate(fd);
+        }
     }
     let local = common::local(fd).ok()?;
     if local.port() == 0 {

@@ -6,7 +6,8 @@ use super::{
     common::{answer, code, error, local, lock},
     companion_address, companion_options,
     file::{FILES, File, Live, Ref, enter, local_of},
-    host, internal_fds, links, not_accelerated, rings, route, unsupported_options,
+    host, internal_fds, links, local_udp, not_accelerated, rings, route, udp_links,
+    unsupported_options,
 };
 use crate::{
     config, errno,
@@ -73,8 +74,9 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     {
         let file = File::new(protocol_is, domain);
         file.set_options_known();
-        if protocol_is == Protocol::Tcp {
-            file.address.note(moment, address::any(domain));
+        match protocol_is {
+            Protocol::Tcp => file.address.note(moment, address::any(domain)),
+            Protocol::Udp => file.local_udp.set(local_udp::OWN),
         }
         file.set_nonblocking(kind & libc::SOCK_NONBLOCK != 0);
         if protocol == libc::IPPROTO_MPTCP {
@@ -151,6 +153,7 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
             // It has not joined its group yet.
             true if local.ip().to_canonical().is_multicast() => {}
             true => {
+                file.local_udp.set(local_udp::BOUND);
                 *lock(&file.bound_alone) = exclusive.then(Instant::now);
                 host::prepare();
                 activate_if_used(&file, fd);
@@ -302,6 +305,11 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
 
 /// Activates it now if this process has the queues already, or if a thread waits for it in an epoll instance.
 fn activate_if_used(file: &File, fd: c_int) {
+    // Whether it waits or sends first says what it is.
+    let is_later = file.protocol == Protocol::Udp && udp_links::is_on();
+    if is_later && !file.memberships.is_waited_for() {
+        return;
+    }
     if host::existing().is_some() {
         file.activate_early(fd);
     } else if file.memberships.is_waited_for() {
@@ -370,7 +378,7 @@ fn disconnect(file: &Ref, fd: c_int) {
             deactivate(file);
         }
         None if file.backlog() >= 0 => file.set_backlog(-1),
-        None => {}
+        None => file.local_udp.set_ends(None),
     }
 }
 
@@ -379,6 +387,7 @@ fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -
         let connected = udp.connect(remote);
         if connected.is_ok() {
             file.apply_settings(live, (local(fd).ok(), Some(remote)));
+            udp.set_looks(true);
         }
         return answer(connected.map(|()| 0));
     }
@@ -390,7 +399,11 @@ fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -
             && file.is_for_stack(None, Some(remote))
             && route::leads_to(remote, bound.ip())
     };
-    if result == 0 && !ours() {
+    let is_kernels = || {
+        !udp_links::connected(file, fd, remote)
+            && (file.local_udp.is(local_udp::KERNELS) || !ours())
+    };
+    if result == 0 && is_kernels() {
         leave_fd_to_kernel(fd, file);
     }
     result

@@ -62,12 +62,12 @@ pub(super) struct State {
     stop: AtomicBool,
     /// Some socket is a member of a multicast group.
     pub(super) has_groups: AtomicBool,
-    icmp: OwnedFd,
+    pub(super) icmp: OwnedFd,
     /// None where the kernel has no IPv6.
-    icmpv6: Option<OwnedFd>,
+    pub(super) icmpv6: Option<OwnedFd>,
     pub(super) companions: Mutex<HashMap<u64, Entry>>,
     /// Held while datagrams are taken from a companion and delivered, so that they stay in order.
-    delivering: Mutex<()>,
+    pub(super) delivering: Mutex<()>,
     /// Kernel listeners that are companions of ours.
     pub(super) listeners: Mutex<HashMap<u64, Arc<dyn CompanionEndpoint>>>,
     /// The steered TCP ports.
@@ -238,14 +238,16 @@ impl CompanionService {
 
     /// Makes the bound kernel socket `kernel` the companion of a socket of ours. Datagrams it has already received are
     /// delivered once it [receives](Companion::receive). It may be the application's, so its flags stay as they are. None
-    /// if it is bound to no address of a shared interface.
+    /// if it is bound to no address of a shared interface; loopback addresses count if `is_same_host`.
     pub(crate) fn adopt(
         &self,
         kernel: KernelSocket,
-        only_v6: bool,
+        (only_v6, is_same_host): (bool, bool),
         endpoint: Arc<dyn UdpEndpoint>,
     ) -> io::Result<Option<Companion>> {
-        if !self.state.is_kernel_address(kernel.local_addr()?) {
+        let local = kernel.local_addr()?;
+        let is_loopback = is_same_host && local.ip().to_canonical().is_loopback();
+        if !is_loopback && !self.state.is_kernel_address(local) {
             return Ok(None);
         }
         enable_pktinfo(&kernel)?;

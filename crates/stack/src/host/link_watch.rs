@@ -1,5 +1,6 @@
 //! Links whose other end is a process: a thread waits for that process to end, and then ends its connections.
 
+use super::DatagramLinks;
 use crate::{
     inet::{Context, Inet, Interface, Pass, Poller, Serving},
     napi::{BusyPoll, NAPI_POLL_WEIGHT, PolledBy},
@@ -30,6 +31,8 @@ pub(super) struct Link {
     pub(super) interrupt: Arc<dyn Interrupt>,
     pub(super) context: Arc<Context>,
     pub(super) interface: Arc<Interface>,
+    /// Where its addresses are known; `None`: it is an interface of the host.
+    pub(super) datagrams: Option<Arc<DatagramLinks>>,
     /// What serves its queue, for as long as the link exists; `None`: the host does.
     pub(super) _serving: Option<Serving>,
 }
@@ -58,6 +61,11 @@ impl LinkWatch {
         let shared = watched.clone();
         let thread = serve("busypoll/links", move || shared.watch(&inet))?;
         Ok(LinkWatch { watched, thread: Some(thread) })
+    }
+
+    /// Takes the frames that have come over each link so far.
+    pub(super) fn take_frames(&self) {
+        lock(&self.watched.links).iter().for_each(Link::take_last_frames);
     }
 
     /// Watches one more.
@@ -123,6 +131,7 @@ impl Watched {
 impl Link {
     #[cold]
     fn end(&self, inet: &Inet) {
+        self.datagrams.iter().for_each(|known| known.remove(self.interface.link()));
         self.interrupt.hung_up();
         self.take_last_frames();
         let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);

@@ -89,6 +89,8 @@ struct Shared {
     stop: AtomicBool,
     hand_over: HandOver,
     published: Mutex<Vec<Published>>,
+    /// The names of sockets that take datagrams.
+    names: Mutex<Vec<Arc<Rendezvous>>>,
     links: Mutex<Vec<(i32, Link)>>,
     /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
     reached: Mutex<Vec<(SocketAddr, Link)>>,
@@ -140,6 +142,7 @@ impl Peers {
             stop: AtomicBool::new(false),
             hand_over,
             published: Mutex::default(),
+            names: Mutex::default(),
             links: Mutex::default(),
             reached: Mutex::default(),
             slow: Mutex::default(),
@@ -197,7 +200,7 @@ impl Peers {
         if let Some((_, link)) = lock(&self.shared.reached).iter().find(|(to, _)| *to == remote) {
             return Some(*link);
         }
-        let link = self.look_up(host, remote)?;
+        let link = self.look_up(host, names_for(remote))?;
         let mut reached = lock(&self.shared.reached);
         if reached.len() >= MOST_REACHED {
             reached.remove(0);
@@ -206,8 +209,9 @@ impl Peers {
         Some(link)
     }
 
-    fn look_up(&self, host: &Host, remote: SocketAddr) -> Option<Link> {
-        let (socket, pid) = cable::dial_first(names_for(remote)).ok()?;
+    /// The link to the first process found by one of these names.
+    fn look_up(&self, host: &Host, names: impl Iterator<Item = String>) -> Option<Link> {
+        let (socket, pid) = cable::dial_first(names).ok()?;
         // Not visible from here, or this process: the kernel makes the connection.
         if pid == 0 || pid.cast_unsigned() == std::process::id() {
             return None;
@@ -239,6 +243,31 @@ impl Peers {
 
     fn set_slow(&self, pid: i32) {
         lock(&self.shared.slow).push((pid, Instant::now() + KERNEL_TIME));
+    }
+
+    /// Whether there is a link, now or already, to a process found by one of these names.
+    pub(super) fn link_to_datagrams(
+        &self,
+        host: &Host,
+        names: impl Iterator<Item = String>,
+    ) -> bool {
+        self.look_up(host, names).is_some()
+    }
+
+    /// Other processes find this one by `name`, until [`withdraw_name`](Peers::withdraw_name).
+    ///
+    /// # Errors
+    /// The name is taken; no descriptor left.
+    pub(super) fn publish_name(&self, name: &str) -> io::Result<Arc<Rendezvous>> {
+        let rendezvous = Arc::new(cable::listen_nonblocking(name)?);
+        lock(&self.shared.names).push(rendezvous.clone());
+        sys::signal(self.shared.changed.as_raw_fd());
+        Ok(rendezvous)
+    }
+
+    pub(super) fn withdraw_name(&self, name: &Arc<Rendezvous>) {
+        lock(&self.shared.names).retain(|known| !Arc::ptr_eq(known, name));
+        sys::signal(self.shared.changed.as_raw_fd());
     }
 
     /// No connection could be made over the link: the process does not accept there any more; or, if `is_refused` is
@@ -323,8 +352,9 @@ impl Shared {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let (mut idle_links, mut next_look) = (IdleLinks::default(), Instant::now() + LOOK);
         while !self.stop.load(Ordering::Relaxed) {
-            let names: Vec<_> =
+            let mut names: Vec<_> =
                 lock(&self.published).iter().map(|known| known.rendezvous.clone()).collect();
+            names.extend(lock(&self.names).iter().cloned());
             let mut fds = vec![entry(self.changed.as_raw_fd()), entry(self.control.as_raw_fd())];
             fds.extend(names.iter().map(|name| entry(name.as_fd().as_raw_fd())));
             let has_links = !lock(&self.links).is_empty();
@@ -635,6 +665,11 @@ impl Host {
 /// Whether a process accepts connections to `remote`, an address of this machine, over links.
 #[doc(hidden)]
 pub fn is_published(remote: SocketAddr) -> bool {
-    let found = cable::dial_first(names_for(remote));
-    found.is_ok_and(|(_, pid)| pid.cast_unsigned() != std::process::id())
+    is_other_at(names_for(remote))
+}
+
+/// Whether another process is the first that is found by these names.
+pub(super) fn is_other_at(names: impl Iterator<Item = String>) -> bool {
+    let is_other = |pid: i32| pid != 0 && pid.cast_unsigned() != std::process::id();
+    cable::dial_first(names).is_ok_and(|(_, pid)| is_other(pid))
 }

@@ -333,7 +333,11 @@ impl Inet {
         let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
         if iface.same_host().is_some() {
             let is_unicast = |address: Ipv4Addr| !address.is_multicast() && !address.is_broadcast();
-            return self.accept_from_process(arrival, is_unicast(src) && is_unicast(dst));
+            let cast = self.accept_from_process(arrival, is_unicast(src) && is_unicast(dst));
+            if cast.is_some() {
+                arrival.received.into_iter().for_each(|received| received.accept(src, dst));
+            }
+            return cast;
         }
         // RFC 1122 section 3.2.1.3: "When a host sends any datagram, the IP source address MUST be one of
         // its own IP addresses (but not a broadcast or multicast address)"; 127/8 and 0/8 must not arrive over a link.

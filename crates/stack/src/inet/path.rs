@@ -360,6 +360,14 @@ impl Path {
         self.mtu
     }
 
+    /// Whether the ring has room for the fragments of the largest datagram.
+    #[cold]
+    pub(crate) fn has_room(&self) -> bool {
+        let frames = self.template.max_transport_len() / self.mtu.max(1) + 1;
+        let iface = self.iface.as_ref();
+        iface.is_none_or(|iface| iface.transmit(self.queue).ring().has_room(frames))
+    }
+
     /// The most bytes of transport header and data in one packet.
     pub(super) fn max_transport_len(&self) -> usize {
         self.mtu.saturating_sub(self.template.ip_len()).min(self.template.max_transport_len())

@@ -343,7 +343,7 @@ impl Inet {
             && !path.options.discover.fragments()
         {
             // The kernel also queues an error message, if the program has asked for these.
-            let shared = iface.kernel().is_some();
+            let shared = iface.kernel().is_some() || iface.same_host().is_some();
             return Err(if shared { SendError::UseKernel } else { SendError::TooBig });
         }
         if len > path.largest_datagram() {

@@ -26,10 +26,12 @@ use std::{
 mod between;
 mod line;
 mod memory;
+mod ports;
 mod rendezvous;
 mod slots;
 
 pub use between::ProcessCable;
+pub(crate) use ports::{Found, Ports, Receives};
 pub use rendezvous::{Rendezvous, connect, listen};
 pub(crate) use rendezvous::{dial, dial_first, join, listen_nonblocking};
 

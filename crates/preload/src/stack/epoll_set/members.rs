@@ -55,6 +55,7 @@ impl EpollSet {
         if members.insert(key, member).is_none() {
             self.inactive.fetch_add(1, Ordering::Relaxed);
         }
+        self.look_again.store(0, Ordering::Relaxed);
         self.has_kernel_members();
         drop(members);
         memberships.add(self);

@@ -20,7 +20,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -67,6 +67,8 @@ pub struct EpollSet {
     pub(super) members: Mutex<WordMap<Key, Member>>,
     /// The number of members that are not active.
     pub(super) inactive: AtomicUsize,
+    /// Until then, in nanoseconds, none of them can be activated; 0: look.
+    pub(super) look_again: AtomicU64,
     /// Some member is active: waits are ours.
     is_mixed: AtomicBool,
     /// The number of threads that wait only in the kernel's half, since before that.
@@ -103,6 +105,7 @@ impl EpollSet {
             busy_poll: Mutex::new(busy_poll),
             members: Mutex::default(),
             inactive: AtomicUsize::new(0),
+            look_again: AtomicU64::new(0),
             is_mixed: AtomicBool::new(false),
             kernel_waiters: AtomicUsize::new(0),
             has_been_waited_for: AtomicBool::new(false),

@@ -4,12 +4,18 @@ use crate::stack::{
     common::lock,
     epoll_set::{EpollSet, Key},
     file::{FILES, Ref, fd_of_set},
+    local_udp::KERNELS,
 };
+use busypoll_stack::time;
 use std::{
     collections::{HashMap, HashSet},
     mem,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
+
+/// How long a set whose members cannot be activated yet is not looked through again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl EpollSet {
     /// In a child: `child_files` are its files, by the ids of the parent's files that they replace. A member without
@@ -32,11 +38,18 @@ impl EpollSet {
         if self.inactive.load(Ordering::Relaxed) == 0 {
             return;
         }
+        let until = self.look_again.load(Ordering::Relaxed);
+        if until != 0 && time::now().nanos() < until {
+            return;
+        }
         let inactive: Vec<Key> = lock(&self.members)
             .iter()
             .filter(|(_, member)| member.half.is_inactive())
             .map(|(key, _)| *key)
             .collect();
+        // Sockets that are the kernel's until another process asks for their datagrams.
+        let mut can_wait = true;
+        let count = inactive.len();
         for (id, fd) in inactive {
             let known = FILES.get(fd);
             // It is about to be replaced by the one that the member names.
@@ -46,6 +59,7 @@ impl EpollSet {
             let file = known.filter(|file| file.memberships().id() == id);
             if let Some(inner) = file.as_ref().and_then(|file| file.set()) {
                 inner.activate_members();
+                can_wait = false;
                 continue;
             }
             let Some(file) = file.filter(|file| !file.is_kernel_owned()) else {
@@ -58,6 +72,12 @@ impl EpollSet {
             if let Some(live) = file.activate(fd) {
                 self.activate_member(id, &live.socket().events(), fd_of_set);
             }
+            can_wait &= file.live().is_none() && file.local_udp.is(KERNELS);
         }
+        let until = if can_wait { (time::now() + LOOK_AGAIN).nanos() } else { 0 };
+        let members = lock(&self.members);
+        let is_same = members.values().filter(|it| it.half.is_inactive()).count() == count;
+        self.look_again.store(if is_same { until } else { 0 }, Ordering::Relaxed);
+        drop(members);
     }
 }

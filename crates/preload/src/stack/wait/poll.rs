@@ -6,8 +6,10 @@ use crate::{
     inside::{Inside, Restart},
     kernel, memory,
     stack::{
+        common::lock,
         common::{answer, error},
         file::{FILES, Ref},
+        local_udp::KernelWait,
         thread_end,
     },
 };
@@ -47,6 +49,8 @@ pub struct MixedSet {
     /// For each descriptor of the kernel, its index in the caller's entries.
     indices: Vec<usize>,
     kernel_fds: KernelFds,
+    /// Of sockets that are the kernel's only for now.
+    kernel_waits: Vec<KernelWait>,
     micros: u32,
     counts: Option<Counts>,
 }
@@ -78,16 +82,18 @@ pub fn has_ours(mut fds: impl Iterator<Item = c_int>) -> bool {
 
 impl MixedSet {
     /// The calling thread's set of these entries; `waits`: it may wait for them. `None` if none of them is ours after
-    /// all.
+    /// all; then `kernel_waits` are to be held while the thread waits.
     pub fn of(
         entries: impl Iterator<Item = (c_int, i16)>,
         counts: Option<Counts>,
         waits: bool,
+        kernel_waits: &mut Vec<KernelWait>,
     ) -> Option<MixedSet> {
         let mut mixed = take_spare();
         mixed.counts = counts;
         for (at, (fd, events)) in entries.enumerate() {
-            match FILES.get(fd).and_then(|file| source_of(file, fd, events, waits)) {
+            let waiting = &mut mixed.kernel_waits;
+            match FILES.get(fd).and_then(|file| source_of(file, fd, events, waits, waiting)) {
                 Some((file, source)) => {
                     let events = Events(u32::from(events.cast_unsigned()));
                     mixed.micros = mixed.micros.max(busy_poll(&file));
@@ -100,6 +106,7 @@ impl MixedSet {
             }
         }
         if mixed.ours.is_empty() {
+            *kernel_waits = std::mem::take(&mut mixed.kernel_waits);
             mixed.recycle();
             return None;
         }
@@ -125,6 +132,7 @@ impl MixedSet {
             ours: Vec::new(),
             indices: Vec::new(),
             kernel_fds: KernelFds::none(),
+            kernel_waits: Vec::new(),
             micros: 0,
             counts: None,
         }
@@ -206,6 +214,7 @@ impl MixedSet {
         self.ours.clear();
         self.indices.clear();
         self.kernel_fds.clear();
+        self.kernel_waits.clear();
         self.micros = 0;
         thread_end::watch_thread_end();
         // A signal handler may have stored one meanwhile.
@@ -215,7 +224,13 @@ impl MixedSet {
 }
 
 /// The event source of `file`, if it is ours; the caller requests `events` and may wait for them.
-fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc<dyn Source>)> {
+fn source_of(
+    file: Ref,
+    fd: c_int,
+    events: i16,
+    waits: bool,
+    kernel_waits: &mut Vec<KernelWait>,
+) -> Option<(Ref, Arc<dyn Source>)> {
     let source = match file.set() {
         Some(set) => {
             set.hold_kernel_fd(fd);
@@ -231,7 +246,20 @@ fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc
             if waits && events & libc::POLLOUT == 0 {
                 file.bind_to_wait(fd);
             }
-            file.activate(fd)?.socket().events()
+            let live = match file.activate(fd) {
+                None if waits && file.is_ours() => match file.local_udp.begin_kernel_wait() {
+                    Ok(wait) => {
+                        kernel_waits.extend(wait);
+                        return None;
+                    }
+                    Err(_) => {
+                        drop(lock(&file.activation));
+                        file.live()?
+                    }
+                },
+                live => live?,
+            };
+            live.socket().events()
         }
     };
     Some((file, source))
@@ -292,8 +320,9 @@ fn busy_poll(file: &Ref) -> u32 {
 /// # Safety
 /// That of poll(2).
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
-    unsafe { wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null()) }
+    unsafe { wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null(), held) }
         // SAFETY: the caller's contract.
         .unwrap_or_else(|| unsafe { kernel::poll(fds, count, timeout) })
 }
@@ -306,8 +335,9 @@ pub unsafe fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
-    unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask) }
+    unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask, held) }
         // SAFETY: the caller's contract.
         .unwrap_or_else(|| unsafe { kernel::ppoll(fds, count, timeout, mask) })
 }
@@ -316,9 +346,10 @@ pub unsafe fn ppoll(
 /// That of poll(2), for an array of `room` bytes.
 pub unsafe fn poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
     let fits = room / size_of::<pollfd>() >= count as usize;
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
     match fits.then(|| unsafe {
-        wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null())
+        wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null(), held)
     }) {
         Some(Some(result)) => result,
         // SAFETY: the caller's contract; it aborts a program whose array is too small.
@@ -336,8 +367,10 @@ pub unsafe fn ppoll_chk(
     room: size_t,
 ) -> c_int {
     let fits = room / size_of::<pollfd>() >= count as usize;
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
-    match fits.then(|| unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask) }) {
+    match fits.then(|| unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask, held) })
+    {
         Some(Some(result)) => result,
         // SAFETY: the caller's contract; it aborts a program whose array is too small.
         _ => unsafe { kernel::__ppoll_chk(fds, count, timeout, mask, room) },
@@ -365,6 +398,7 @@ unsafe fn wait(
     count: nfds_t,
     deadline: impl FnOnce() -> io::Result<Deadline>,
     mask: *const sigset_t,
+    kernel_waits: &mut Vec<KernelWait>,
 ) -> Option<c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count > 0 && !fds.is_null())?;
     // More entries than descriptors: the kernel refuses without reading them, so they may not exist.
@@ -383,7 +417,7 @@ unsafe fn wait(
     let deadline = deadline();
     let waits = deadline.as_ref().is_ok_and(Deadline::waits);
     let asked = entries.iter().map(|entry| (entry.fd, entry.events));
-    let mut mixed = MixedSet::of(asked, None, waits)?;
+    let mut mixed = MixedSet::of(asked, None, waits, kernel_waits)?;
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
     let result = deadline.and_then(|deadline| mixed.wait(&inside, deadline, mask));

@@ -11,6 +11,7 @@ use crate::{
     stack::{
         common::{answer, error},
         file::FILES,
+        local_udp::KernelWait,
     },
 };
 use libc::{c_int, c_ulong, fd_set, sigset_t, timespec, timeval};
@@ -119,8 +120,9 @@ pub unsafe fn select(
             timeout.tv_usec = left.subsec_micros().into();
         }
     };
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
-    unsafe { wait(count, [read, write, except], deadline, left, std::ptr::null()) }
+    unsafe { wait(count, [read, write, except], deadline, left, std::ptr::null(), held) }
         // SAFETY: the caller's contract.
         .unwrap_or_else(|| unsafe { kernel::select(count, read, write, except, timeout) })
 }
@@ -138,8 +140,9 @@ pub unsafe fn pselect(
     let count = looked_at(count);
     // SAFETY: the caller's contract.
     let deadline = || unsafe { Deadline::from_timespec(timeout) };
+    let held = &mut Vec::new();
     // SAFETY: the caller's contract.
-    unsafe { wait(count, [read, write, except], deadline, |_| {}, mask) }
+    unsafe { wait(count, [read, write, except], deadline, |_| {}, mask, held) }
         // SAFETY: the caller's contract.
         .unwrap_or_else(|| unsafe { kernel::pselect(count, read, write, except, timeout, mask) })
 }
@@ -176,6 +179,7 @@ unsafe fn wait(
     deadline: impl FnOnce() -> io::Result<Deadline>,
     left: impl FnOnce(Deadline),
     mask: *const sigset_t,
+    kernel_waits: &mut Vec<KernelWait>,
 ) -> Option<c_int> {
     let count = usize::try_from(count).ok()?;
     // SAFETY: the caller's contract.
@@ -187,7 +191,7 @@ unsafe fn wait(
     let entries: Vec<(c_int, i16)> = sets.entries().collect();
     let deadline = deadline();
     let waits = deadline.as_ref().is_ok_and(Deadline::waits);
-    let mut mixed = MixedSet::of(entries.iter().copied(), Some(counting), waits)?;
+    let mut mixed = MixedSet::of(entries.iter().copied(), Some(counting), waits, kernel_waits)?;
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
     let result = deadline.and_then(|deadline| {

@@ -7,6 +7,7 @@ use super::{
     line::{Bell, Line},
     mac,
     memory::Memory,
+    ports::{ENTRIES, Entry, Ports},
     slots::{HEADER, LINE, PARTIAL, SLOT, SMALL, Slots, fetch_second_line},
 };
 use crate::{
@@ -37,7 +38,7 @@ pub(super) enum Side {
 }
 
 /// What the two halves of an end share.
-struct End {
+pub(super) struct End {
     memory: Memory,
     /// To the other process. A byte is a doorbell; it hangs up when that process has ended or dropped its end.
     socket: OwnedFd,
@@ -69,6 +70,11 @@ impl ProcessCable {
         let quiet = sys::eventfd()?;
         let end = End { memory, socket, quiet, side, hung_up: AtomicU32::new(0) };
         Ok(ProcessCable { info, end: Some(Arc::new(end)), pid, peer: mac(ours ^ 1) })
+    }
+
+    /// The addresses at which both processes receive datagrams over it. `None` once its queue is open.
+    pub(crate) fn ports(&self) -> Option<Ports> {
+        self.end.clone().map(Ports::new)
     }
 
     /// The link-layer address of the other end.
@@ -103,10 +109,7 @@ impl Nic for ProcessCable {
             let why = format!("{name}: queue {index} is open");
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
         };
-        let (sends, receives) = match end.side {
-            Side::Listener => (0, 1),
-            Side::Connector => (1, 0),
-        };
+        let (sends, receives) = end.directions();
         let longest = end.memory.shape().frame().max(SLOT);
         let buffer = || vec![0; longest].into_boxed_slice();
         let rx = Arc::new(Ring::new(end.clone(), receives));
@@ -121,6 +124,28 @@ impl Nic for ProcessCable {
             }),
             interrupt: rx,
         })
+    }
+}
+
+impl End {
+    /// The directions in which it sends and receives.
+    #[inline]
+    fn directions(&self) -> (usize, usize) {
+        match self.side {
+            Side::Listener => (0, 1),
+            Side::Connector => (1, 0),
+        }
+    }
+
+    /// The addresses at which this process receives datagrams.
+    pub(super) fn ours(&self) -> &[Entry; ENTRIES] {
+        &self.memory.words(self.directions().1).ports
+    }
+
+    /// The addresses at which the other process does.
+    #[inline]
+    pub(super) fn theirs(&self) -> &[Entry; ENTRIES] {
+        &self.memory.words(self.directions().0).ports
     }
 }
 
@@ -287,6 +312,14 @@ impl TxQueue for Sender {
     #[inline]
     fn flush(&mut self) {
         self.ring.line.doorbell(|| 1);
+    }
+
+    fn has_room(&mut self, frames: usize) -> bool {
+        let ring = &self.ring;
+        self.limit = ring.consumed().load(Ordering::Acquire).wrapping_add(ring.slots.count);
+        let free = self.limit.wrapping_sub(self.position) as usize;
+        free >= frames.min(ring.slots.count as usize)
+            || ring.end.hung_up.load(Ordering::Relaxed) != 0
     }
 }
 

@@ -1,8 +1,9 @@
 //! The memory of a cable between two processes: a sealed memfd, mapped by both. For each direction it has two words,
-//! the slots and the buffers of larger frames. The other process may write any of it at any time.
+//! the table of the addresses at which its receiver takes datagrams, the slots and the buffers of larger frames. The other process may write any of it at any time.
 
 use super::{
     Padded,
+    ports::{ENTRIES, Entry},
     slots::{LINE, Slots},
 };
 use crate::{sync::AtomicU32, sys};
@@ -31,6 +32,8 @@ pub(super) struct Words {
     pub(super) consumed: Padded<AtomicU32>,
     /// The state of the receiver's interrupt line.
     pub(super) armed: Padded<AtomicU32>,
+    /// Written by the receiver: see [`Ports`](super::Ports).
+    pub(super) ports: [Entry; ENTRIES],
 }
 
 impl Shape {

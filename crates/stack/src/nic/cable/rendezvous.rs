@@ -20,7 +20,7 @@ use std::{
 };
 
 /// The first bytes that the listener sends, by which the other end recognises it; the last byte is the version.
-const MAGIC: u32 = 0x6270_6301;
+const MAGIC: u32 = 0x6270_6302;
 
 /// Bytes of the listener's message: magic, MTU, ring, number.
 const OFFER: usize = 16;

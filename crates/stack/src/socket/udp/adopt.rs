@@ -37,7 +37,9 @@ impl UdpSocket {
         let inner = &*socket.0;
         let own = KernelSocket::from(kernel.as_fd().try_clone_to_owned()?);
         let companion = match host.kernel() {
-            Some(service) => service.adopt(own, only_v6, inner.endpoint.clone())?,
+            Some(service) => {
+                service.adopt(own, (only_v6, host.peers().is_some()), inner.endpoint.clone())?
+            }
             None => None,
         };
         let Some(companion) = companion else { return Err(errno(libc::EADDRNOTAVAIL)) };
@@ -52,7 +54,7 @@ impl UdpSocket {
         companion.steer(local)?;
         // Not before: if another process has the port's packets, it also has what the kernel socket receives.
         companion.receive()?;
-        let bound = Bound { inet, remote, kernel: Some(companion) };
+        let bound = Bound { inet, remote, published: None, kernel: Some(companion) };
         inner.set_ledger_entry(lock(&inner.binding).insert(bound));
         Ok(socket)
     }

@@ -63,16 +63,20 @@ pub(super) struct Endpoint {
     rx: Mutex<Receive>,
     /// What of its `last_napi` is read without its lock.
     known_napi: KnownNapi,
-    /// The flags that a send must check first, of [`SHUT`] and [`ERROR`]. Written under the lock of `rx`.
+    /// The flags that a send must check first: [`SHUT`], [`ERROR`] and [`LEFT`]. Written under the lock of `rx`.
     sending: AtomicU32,
     connected: AtomicBool,
     closed: AtomicBool,
+    /// See [`UdpSocket::set_looks`](super::UdpSocket::set_looks).
+    pub(super) looks: AtomicBool,
 }
 
 /// Shut down for writing.
 const SHUT: u32 = 1;
 /// An error is pending.
 const ERROR: u32 = 2;
+/// It stays: another socket has taken the place of this one.
+const LEFT: u32 = 4;
 
 #[derive(Debug, Default)]
 struct Receive {
@@ -239,6 +243,7 @@ impl Endpoint {
             sending: AtomicU32::new(0),
             connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            looks: AtomicBool::new(true),
         }
     }
 
@@ -327,8 +332,31 @@ impl Endpoint {
         error
     }
 
+    /// Another socket takes its place: every call returns `errno` from now on.
+    pub(super) fn leave(&self, errno: i32) {
+        let mut wake = WakeList::default();
+        self.change(&mut wake, Events::ERROR, |rx| {
+            rx.error = Some(errno);
+            self.sending.fetch_or(ERROR | LEFT, Ordering::Release);
+        });
+        wake.wake_all();
+    }
+
+    /// Moves the oldest datagram into `payload`.
+    #[cold]
+    pub(super) fn take_out(&self, payload: &mut Vec<u8>) -> Option<Meta> {
+        let mut rx = lock(&self.rx);
+        payload.resize(rx.buffer.front()?.len as usize, 0);
+        let taken = rx.buffer.pop(payload).map(|(meta, _)| meta);
+        self.pending.store(rx.pending(), Ordering::Release);
+        taken
+    }
+
     #[inline]
     fn take_error_of(&self, rx: &mut Receive) -> Option<i32> {
+        if self.sending.load(Ordering::Relaxed) & LEFT != 0 {
+            return rx.error;
+        }
         let error = rx.error.take();
         if error.is_some() {
             self.sending.fetch_and(!ERROR, Ordering::Release);

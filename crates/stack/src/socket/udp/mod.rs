@@ -12,7 +12,7 @@ use super::{
     waiting::WaitOptions,
 };
 use crate::{
-    Host,
+    Host, PublishedUdp,
     inet::{Binding, PathOptions, UdpEndpoint},
     napi::NapiId,
     sync::lock,
@@ -31,6 +31,7 @@ mod buffer;
 mod direct_delivery;
 mod endpoint;
 mod groups;
+mod links;
 mod message;
 mod options;
 mod receive;
@@ -82,6 +83,8 @@ struct Inner {
 struct Bound {
     inet: Binding,
     remote: Option<SocketAddr>,
+    /// Its address as other processes of this machine see it. Withdrawn before the companion gives the port back.
+    published: Option<PublishedUdp>,
     kernel: Option<crate::host::Companion>,
 }
 
@@ -152,6 +155,7 @@ impl UdpSocket {
                 let _ = kernel.connect(None);
             }
             bound.remote = None;
+            bound.publish_again();
             inner.endpoint.set_connected(false);
             inner.set_ledger_entry(bound);
         }
@@ -238,7 +242,7 @@ impl Inner {
             }
             kernel.steer(inet.local())?;
         }
-        Ok(Bound { inet, remote: None, kernel })
+        Ok(Bound { inet, remote: None, published: None, kernel })
     }
 
     /// Calls `then` with the binding. An unbound socket is first bound to any port, in the family of `like`.
@@ -278,6 +282,7 @@ impl Inner {
                 (result, _) => result?,
             }
             bound.remote = Some(remote);
+            bound.publish_again();
             self.endpoint.set_connected(true);
             self.set_ledger_entry(bound);
             Ok(())

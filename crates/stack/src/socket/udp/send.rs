@@ -2,6 +2,7 @@
 
 use super::{Inner, UdpSocket};
 use crate::{
+    host::Accepted,
     inet::{Inet, Pass, Path, Payload, SendError},
     napi::PolledBy,
     socket::{UNSPECIFIED, options::errno, waiting::WaitChannel},
@@ -27,31 +28,47 @@ pub struct Outgoing<'a> {
 /// The number of paths that a socket caches; one more replaces the oldest.
 const CACHED_PATHS: usize = 16;
 
-/// The paths used lately, each with its destination; `None`: the peer.
+/// The paths used lately.
 #[derive(Debug, Default)]
 pub(super) struct PathCache {
-    entries: Vec<(Option<SocketAddr>, Path)>,
+    entries: Vec<Cached>,
     /// The index of the oldest entry, once the cache is full.
     oldest: usize,
+}
+
+#[derive(Debug)]
+struct Cached {
+    /// The destination; `None`: the peer.
+    to: Option<SocketAddr>,
+    path: Path,
+    /// Set if it leads to another process of this machine.
+    accepted: Option<Accepted>,
+}
+
+impl Cached {
+    #[inline]
+    fn is_current(&self, inet: &Inet) -> bool {
+        self.path.is_current(inet) && self.accepted.as_ref().is_none_or(Accepted::is_still)
+    }
 }
 
 impl PathCache {
     /// The index of the path to `to`, if it is still current.
     #[inline]
     fn find(&self, to: Option<SocketAddr>, inet: &Inet) -> Option<usize> {
-        self.entries.iter().position(|(asked, path)| *asked == to && path.is_current(inet))
+        self.entries.iter().position(|known| known.to == to && known.is_current(inet))
     }
 
     /// Adds a path, in place of an older one to the same destination. Returns its index.
-    fn keep(&mut self, to: Option<SocketAddr>, path: Path) -> usize {
-        let at = match self.entries.iter().position(|(asked, _)| *asked == to) {
+    fn keep(&mut self, cached: Cached) -> usize {
+        let at = match self.entries.iter().position(|known| known.to == cached.to) {
             Some(outdated) => outdated,
             None if self.entries.len() < CACHED_PATHS => {
                 // Most sockets need only one path.
                 let more =
                     if self.entries.is_empty() { 1 } else { CACHED_PATHS - self.entries.len() };
                 self.entries.reserve_exact(more);
-                self.entries.push((to, path));
+                self.entries.push(cached);
                 return self.entries.len() - 1;
             }
             None => {
@@ -60,7 +77,7 @@ impl PathCache {
                 oldest
             }
         };
-        self.entries[at] = (to, path);
+        self.entries[at] = cached;
         at
     }
 
@@ -134,11 +151,11 @@ impl Inner {
         let mut waited: Option<Option<Instant>> = dont_wait.then_some(Some(Instant::ZERO));
         let mut paths = lock(&self.paths);
         loop {
-            let Some(path) = self.path_to(to, &mut paths)? else {
+            let Some(cached) = self.path_to(to, &mut paths)? else {
                 return self.send_payload_by_kernel(payload, to, &mut waited);
             };
             let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
-            let result = inet.udp_send(path, payload, &mut pass);
+            let result = inet.udp_send(&cached.path, payload, &mut pass);
             pass.wake.wake_all();
             match result {
                 Ok(()) => {
@@ -148,7 +165,14 @@ impl Inner {
                 Err(SendError::UseKernel) => {
                     return self.send_payload_by_kernel(payload, to, &mut waited);
                 }
-                Err(SendError::RingFull) => self.wait_for_room(&mut waited)?,
+                Err(SendError::RingFull) => match &cached.accepted {
+                    None => self.wait_for_room(&mut waited)?,
+                    Some(_) => match self.send_to_process(cached, payload, dont_wait) {
+                        None => {}
+                        Some(Ok(())) => return Ok(len),
+                        Some(Err(error)) => return Err(error.into()),
+                    },
+                },
                 Err(error) => return Err(error.into()),
             }
         }
@@ -200,7 +224,8 @@ impl Inner {
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = None;
         loop {
-            let Some(path) = self.path_to(first.to, paths)? else { return by_kernel() };
+            let Some(cached) = self.path_to(first.to, paths)? else { return by_kernel() };
+            let path = &cached.path;
             let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
             let result = match run {
                 [one] => inet.udp_send(path, one.payload, &mut pass).map(|()| 1),
@@ -213,7 +238,14 @@ impl Inner {
                     return Ok(count);
                 }
                 Err(SendError::UseKernel) => return by_kernel(),
-                Err(SendError::RingFull) => self.wait_for_room(&mut waited)?,
+                Err(SendError::RingFull) => match &cached.accepted {
+                    None => self.wait_for_room(&mut waited)?,
+                    Some(_) => match self.send_to_process(cached, first.payload, false) {
+                        None => {}
+                        Some(Ok(())) => return Ok(1),
+                        Some(Err(error)) => return Err(error.into()),
+                    },
+                },
                 Err(error) => return Err(error.into()),
             }
         }
@@ -225,12 +257,12 @@ impl Inner {
         &self,
         to: Option<SocketAddr>,
         paths: &'w mut PathCache,
-    ) -> io::Result<Option<&'w Path>> {
+    ) -> io::Result<Option<&'w Cached>> {
         let index = match paths.find(to, self.host.inet()) {
             Some(index) => Some(index),
             None => self.look_up_path(to, paths)?,
         };
-        Ok(index.map(|index| &paths.entries[index].1))
+        Ok(index.map(|index| &paths.entries[index]))
     }
 
     /// Looks up a path and caches it. Returns its index.
@@ -250,8 +282,11 @@ impl Inner {
         let queue = self.endpoint.context().map_or(0, |context| context.queue());
         let options = self.endpoint.options.path();
         match self.host.inet().path(local, remote, queue, options, time::now()) {
-            Ok(path) => Ok(Some(paths.keep(to, path))),
-            Err(SendError::UseKernel) => Ok(None),
+            Ok(path) => Ok(Some(paths.keep(Cached { to, path, accepted: None }))),
+            Err(SendError::UseKernel) => Ok(self.link_path(local, remote, options).map(|found| {
+                let (path, accepted) = found;
+                paths.keep(Cached { to, path, accepted: Some(accepted) })
+            })),
             Err(error) => Err(error.into()),
         }
     }
@@ -268,6 +303,21 @@ impl Inner {
         }
         std::thread::sleep(Duration::from_micros(20));
         Ok(())
+    }
+
+    /// Sends a datagram, or drops it, for which the ring to a process had no room. `None`: it takes none here any more.
+    #[cold]
+    fn send_to_process<P: Payload + ?Sized>(
+        &self,
+        Cached { path, accepted, .. }: &Cached,
+        payload: &P,
+        dont_wait: bool,
+    ) -> Option<Result<(), SendError>> {
+        let is_nonblocking = dont_wait || self.endpoint.waiting.is_nonblocking();
+        accepted.as_ref()?.send_later(is_nonblocking, || {
+            let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
+            path.has_room().then(|| self.host.inet().udp_send(path, payload, &mut pass))
+        })
     }
 
     fn send_by_kernel(
