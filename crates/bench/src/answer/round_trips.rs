@@ -11,7 +11,7 @@ pub fn round_trips(report: &RoundTripReport) -> String {
         .clone()
         .filter(|a| a.valid && (a.plane == Plane::Kernel || a.nic == Nic::Xdp))
         .filter_map(|arm| {
-            let best = best_blocking(&report.arms, arm.protocol)?;
+            let best = best_blocking(&report.arms, arm)?;
             Some((arm, best, report.comparison(&arm.name, &best.name)?))
         })
         .min_by(|a, b| a.2.p50_ratio.total_cmp(&b.2.p50_ratio))

@@ -73,7 +73,7 @@ fn bar(report: &RoundTripReport, arm: &ArmReport) -> Bar {
     }
     let (ink, r) = (ink(arm.plane), &arm.rtt_us);
     let tail = r.p99.map(|to| Part { to, ink, light: true });
-    let ratio = match best_blocking(&report.arms, arm.protocol) {
+    let ratio = match best_blocking(&report.arms, arm) {
         Some(best) if best.name == arm.name => Some(format!("best blocking {}", arm.protocol)),
         Some(best) => {
             report.comparison(&arm.name, &best.name).map(|c| format!("{} x", us_text(c.p50_ratio)))

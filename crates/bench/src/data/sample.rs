@@ -1,7 +1,7 @@
 //! A report for tests.
 
 use super::*;
-use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
+use crate::arm::{Between, Mode, Nic, Placement, Plane, Protocol};
 use crate::evidence::Evidence;
 use crate::siblings::OneCore;
 use crate::stats::RttUs;
@@ -32,6 +32,7 @@ pub(crate) fn machine() -> Machine {
 pub(crate) fn sample() -> RoundTripReport {
     let arm = |name: &str, mode, placement, p50: f64, demand, valid: bool| ArmReport {
         name: name.into(),
+        between: Between::Hosts,
         plane: Plane::Kernel,
         nic: Nic::Veth,
         protocol: Protocol::Udp,

@@ -124,7 +124,7 @@ fn arm_row(report: &RoundTripReport, arm: &ArmReport) -> Vec<String> {
 }
 
 fn ratio_to_best(report: &RoundTripReport, arm: &ArmReport) -> String {
-    match best_blocking(&report.arms, arm.protocol) {
+    match best_blocking(&report.arms, arm) {
         Some(best) if best.name == arm.name => "1 (baseline)".to_owned(),
         Some(best) => report
             .comparison(&arm.name, &best.name)
@@ -152,8 +152,7 @@ fn notes(report: &RoundTripReport, out: &mut String) {
     }
     let best = |c: &Comparison| {
         let arm = report.arms.iter().find(|a| a.name == c.arm);
-        arm.and_then(|a| best_blocking(&report.arms, a.protocol))
-            .is_some_and(|b| b.name == c.baseline)
+        arm.and_then(|a| best_blocking(&report.arms, a)).is_some_and(|b| b.name == c.baseline)
     };
     let mut title = "\np50 as a multiple of other arms':\n";
     for c in report.comparisons.iter().filter(|c| !best(c)) {
