@@ -87,7 +87,7 @@ pub struct Announce(Box<dyn Fn(SocketAddr) + Send>);
 impl Announce {
     pub(crate) fn new(sender: SyncSender<SocketAddr>) -> Self {
         // The client is gone only if it failed; its result has the reason.
-        Self::by(move |address| drop(sender.send(address)))
+        Self::by(move |address| _ = sender.send(address))
     }
 
     /// Calls `pass` with the address.
@@ -232,11 +232,13 @@ fn measure<E: Endpoint>(
     watch: &Watch<'_>,
     server: ServerLocation<'_>,
 ) -> Result<Slot, String> {
-    let io = |e: std::io::Error| e.to_string();
+    let io = |e: std::io::Error| match server {
+        ServerLocation::Process(other) => other.why(&e),
+        _ => e.to_string(),
+    };
     client.greet().map_err(|e| match server {
         ServerLocation::Machine(remote) => format!("{e}; is a firewall before {}?", remote.name),
-        ServerLocation::Thread(_) => e.to_string(),
-        ServerLocation::Process(other) => other.why(&e),
+        _ => io(e),
     })?;
     let mut rtts = stats::histogram();
     drive(plan.load, client, (plan.warm_up, u64::MAX), &mut rtts, || ()).map_err(io)?;

@@ -36,6 +36,11 @@ pub struct RoundTripReport {
 }
 
 impl RoundTripReport {
+    /// The arms with this kind of ends.
+    pub fn between(&self, between: Between) -> impl Iterator<Item = &ArmReport> + Clone {
+        self.arms.iter().filter(move |arm| arm.between == between)
+    }
+
     /// The ratio of one arm to another, if it was taken.
     pub fn comparison(&self, arm: &str, baseline: &str) -> Option<&Comparison> {
         self.comparisons.iter().find(|c| c.arm == arm && c.baseline == baseline)

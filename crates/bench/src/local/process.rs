@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::arm::Arm;
 use crate::slot::Plan;
 use crate::units::Size;
-use crate::workload::Polling;
+use crate::workload::{self, Polling};
 
 /// The arguments that make this program the other end.
 pub type OtherEnd = &'static [&'static str];
@@ -211,8 +211,12 @@ impl Process {
         }
     }
 
-    /// `error` of an exchange, unless the other process has ended: then how.
+    /// Why an exchange has failed: what the other process says, or how it has ended; else `error`.
     pub(crate) fn why(&self, error: &io::Error) -> String {
+        // The other end is closed, so the process has an error or comes to its end.
+        if workload::is_over(error) {
+            return self.receive().err().unwrap_or_else(|| error.to_string());
+        }
         match self.child.borrow_mut().try_wait() {
             Ok(Some(status)) => format!("the other process ended: {status}"),
             _ => error.to_string(),

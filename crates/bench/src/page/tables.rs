@@ -50,7 +50,7 @@ fn round_trips(html: &mut Html, report: &RoundTripReport) {
     html.legend(
         "Round trips in \u{b5}s; in brackets 95% intervals over rounds. CPU \u{b5}s: CPU time of the whole machine for \
          each transaction; ?: cannot be told apart from what other programs used. x best blocking: p50 as a multiple of \
-         the best blocking arm's of the same protocol, paired by round.",
+         the best blocking arm's of the same protocol between the same kind of ends, paired by round.",
     );
     one_way(html, report);
     evidence(html, report.arms.iter().map(|arm| (None, arm)));

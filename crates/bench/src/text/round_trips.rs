@@ -3,15 +3,17 @@
 use std::fmt::Write;
 
 use busypoll_policy::fit::Width;
+use comfy_table::Table;
 
 use super::figures::{grouped, ratio_text, tail_text, us_text};
 use super::table::{HIDDEN, TOO_FEW, plain};
+use crate::arm::Between;
 use crate::data::{ArmReport, Comparison, RoundTripReport, best_blocking};
 use crate::limit;
 
 const LEGEND: &str = "\
 p50 to max: round trips in us. CPU us: service demand, CPU time of the whole machine per transaction.
-x best blocking: p50 as a multiple of the best blocking arm's of the same protocol [95% interval].
+x best blocking: p50 as a multiple of the best blocking arm's of the same protocol in the same table [95% interval].
 busy-polled: share of packets; switches, irqs: per transaction, both ends.";
 
 /// Columns that the median, its tail, its cost and its ratio can be read without.
@@ -26,6 +28,37 @@ impl RoundTripReport {
 
 fn render(report: &RoundTripReport, width: Width) -> String {
     let mut out = heading(report);
+    let limit = report.limit.shared_memory_rtt_us.map(|us| {
+        let mut row = vec![format!("({})", limit::NAME), us_text(us)];
+        row.resize(8, String::new());
+        row.push("the limit between these CPUs".to_owned());
+        row
+    });
+    let is_local = report.between(Between::Processes).next().is_some();
+    if !is_local || report.between(Between::Hosts).next().is_some() {
+        let table = table(report, Between::Hosts, limit);
+        let _ = writeln!(out, "{}\n", width.fit(table, &FIRST_TO_GO));
+    }
+    if is_local {
+        let table = table(report, Between::Processes, None);
+        let text = width.fit(table, &FIRST_TO_GO);
+        let _ = writeln!(out, "Between two processes of this machine:\n\n{text}\n");
+    }
+    let _ = writeln!(out, "{LEGEND}");
+    if report.arms.iter().any(|a| a.rtt_us.p99_9.is_none()) {
+        let _ = writeln!(out, "{TOO_FEW}");
+    }
+    if report.arms.iter().any(|a| a.service_demand_us.is_none()) {
+        let _ = writeln!(out, "{HIDDEN}");
+    }
+    one_way(report, width, &mut out);
+    notes(report, &mut out);
+    let _ = writeln!(out, "\n{}", report.answer);
+    out
+}
+
+/// The arms with this kind of ends, below `first`.
+fn table(report: &RoundTripReport, between: Between, first: Option<Vec<String>>) -> Table {
     let mut table = plain(&[
         "arm",
         "p50",
@@ -37,26 +70,9 @@ fn render(report: &RoundTripReport, width: Width) -> String {
         "x best blocking",
         "evidence",
     ]);
-    if let Some(us) = report.limit.shared_memory_rtt_us {
-        let mut row = vec![format!("({})", limit::NAME), us_text(us)];
-        row.resize(8, String::new());
-        row.push("the limit between these CPUs".to_owned());
-        table.add_row(row);
-    }
-    for arm in &report.arms {
-        table.add_row(arm_row(report, arm));
-    }
-    let _ = writeln!(out, "{}\n\n{LEGEND}", width.fit(table, &FIRST_TO_GO));
-    if report.arms.iter().any(|a| a.rtt_us.p99_9.is_none()) {
-        let _ = writeln!(out, "{TOO_FEW}");
-    }
-    if report.arms.iter().any(|a| a.service_demand_us.is_none()) {
-        let _ = writeln!(out, "{HIDDEN}");
-    }
-    one_way(report, width, &mut out);
-    notes(report, &mut out);
-    let _ = writeln!(out, "\n{}", report.answer);
-    out
+    table.add_rows(first);
+    table.add_rows(report.between(between).map(|arm| arm_row(report, arm)));
+    table
 }
 
 /// The other half of a FIX session's figures, in nanoseconds as engines' manuals give them.
