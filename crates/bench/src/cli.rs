@@ -28,9 +28,10 @@ use crate::{fix, local, machine, stack, stages, summary};
 
 /// Measure what waiting for interrupts costs, and what polling the queue saves.
 ///
-/// Request and response between two hosts on this machine, in interleaved rounds; round trips,
-/// CPU time per transaction and evidence for each way of waiting. Needs root or a user namespace
-/// for the arms that use the kernel's network; the rest runs without.
+/// Request and response between two hosts on this machine, and between two of its processes, in
+/// interleaved rounds; round trips, CPU time per transaction and evidence for each way of waiting.
+/// Needs root or a user namespace for the arms that use the network of the two hosts; the rest runs
+/// without.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_long_help = format!("Arms:\n{}", arm::list()))]
 pub struct BenchArgs {

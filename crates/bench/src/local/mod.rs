@@ -42,7 +42,7 @@ pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
         Nic::Memory => memory::file(plan.size).map(Some)?.unzip(),
         _ => (None, None),
     };
-    let other = Process::start(other_end, &Job::of(arm, plan), theirs)?;
+    let other = Process::start(other_end, &job(arm, plan), theirs)?;
     // Only now, or the other process would begin with this CPU alone.
     let _pinned = topology::pin(plan.client_cpu).map_err(|e| e.to_string())?;
     let data = || data.ok_or_else(|| "nothing joins the processes".to_owned());
@@ -79,6 +79,19 @@ pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
         (_, Protocol::Tcp) => {
             slot::run_local(plan, &other, || kernel::Tcp::client(other.address()?, wait, clock))
         }
+    }
+}
+
+/// What the other process has to know.
+fn job(arm: &Arm, plan: &Plan<'_>) -> Job {
+    Job {
+        arm: arm.name.to_owned(),
+        cpu: plan.server_cpu,
+        request_bytes: plan.size.request,
+        response_bytes: plan.size.response,
+        busy_poll_us: u64::try_from(plan.busy_poll.as_micros()).unwrap_or(u64::MAX),
+        mtu: plan.mtu,
+        bench: std::process::id(),
     }
 }
 

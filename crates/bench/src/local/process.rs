@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::arm::Arm;
-use crate::slot::Plan;
 use crate::units::Size;
 use crate::workload::{self, Polling};
 
@@ -29,27 +27,15 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub(super) struct Job {
     pub(super) arm: String,
     pub(super) cpu: u32,
-    request_bytes: usize,
-    response_bytes: usize,
-    busy_poll_us: u64,
+    pub(super) request_bytes: usize,
+    pub(super) response_bytes: usize,
+    pub(super) busy_poll_us: u64,
     pub(super) mtu: usize,
     /// The process that asks.
     pub(super) bench: u32,
 }
 
 impl Job {
-    pub(super) fn of(arm: &Arm, plan: &Plan<'_>) -> Self {
-        Self {
-            arm: arm.name.to_owned(),
-            cpu: plan.server_cpu,
-            request_bytes: plan.size.request,
-            response_bytes: plan.size.response,
-            busy_poll_us: u64::try_from(plan.busy_poll.as_micros()).unwrap_or(u64::MAX),
-            mtu: plan.mtu,
-            bench: std::process::id(),
-        }
-    }
-
     pub(super) fn size(&self) -> Size {
         Size { request: self.request_bytes, response: self.response_bytes }
     }
