@@ -8,8 +8,8 @@ use crate::{
         kernel::KernelView, tcp,
     },
     lease::Lease,
-    ledger::Ledger,
-    napi::{self, PlacedCounters},
+    ledger::{Ledger, QueuePlace, Way},
+    napi,
     nic::{self, Nic, cable::ProcessCable, xdp::Xdp},
     sync::lock,
     sys,
@@ -255,10 +255,8 @@ impl Builder {
             let interface = inet.add_interface(info.clone(), tx, addressing);
             for (queue, (receive, interrupt)) in (0..).zip(rx) {
                 let hangs_up = interrupt.hang_up().is_some().then(|| interrupt.clone());
-                let counters = match &ledger {
-                    Some(ledger) => ledger.context_counters(contexts.len()),
-                    None => PlacedCounters::default(),
-                };
+                let place = ledger.as_ref().and_then(|ledger| ledger.place_queue(Way::Interface));
+                let counters = place.as_ref().map(QueuePlace::counters).unwrap_or_default();
                 let source = Source::Queue(queue);
                 let input = Input { inet: inet.clone(), interface: interface.clone(), source };
                 let serving = CONTEXTS.start(napi::Parts {
@@ -271,13 +269,21 @@ impl Builder {
                     counters,
                 })?;
                 interface.set_napi(queue, serving.context().id());
+                place.iter().for_each(|place| place.set_napi(serving.context().id()));
                 if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
                     let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];
                     sys::pin(thread.id(), cpu)?;
                 }
                 if let Some(interrupt) = hangs_up {
                     let (context, interface) = (serving.context().clone(), interface.clone());
-                    links.push(link_watch::Link { interrupt, context, interface, _serving: None });
+                    let (_serving, _place) = (None, None);
+                    links.push(link_watch::Link {
+                        interrupt,
+                        context,
+                        interface,
+                        _serving,
+                        _place,
+                    });
                 }
                 contexts.push(serving);
             }
@@ -433,12 +439,14 @@ impl Host {
     /// # Errors
     /// No descriptor, thread or NAPI context left.
     pub fn add_link(&self, mut cable: ProcessCable) -> io::Result<Link> {
-        let (info, peer) = (cable.info().clone(), cable.peer_mac());
+        let (info, peer, pid) = (cable.info().clone(), cable.peer_mac(), cable.peer_pid());
         let nic::Queue { rx, tx, interrupt } = cable.open(0)?;
         let inner = &*self.inner;
         let interface = inner.inet.add_link(info.clone(), vec![tx], peer);
         let source = Source::Queue(0);
         let input = Input { inet: inner.inet.clone(), interface: interface.clone(), source };
+        let ledger = inner.inet.ledger();
+        let place = ledger.and_then(|ledger| ledger.place_queue(Way::Link(pid)));
         let serving = CONTEXTS.start(napi::Parts {
             device: info.name,
             queue: 0,
@@ -446,17 +454,19 @@ impl Host {
             interrupt: interrupt.clone(),
             upper: Arc::new(input),
             watchdog: inner.watchdog,
-            counters: PlacedCounters::default(),
+            counters: place.as_ref().map(QueuePlace::counters).unwrap_or_default(),
         })?;
         let context = serving.context().clone();
         interface.set_napi(0, context.id());
+        place.iter().for_each(|place| place.set_napi(context.id()));
         let mut timers = lock(&inner.wake.link);
         if timers.strong_count() == 0 {
             *timers = Arc::downgrade(&context);
         }
         drop(timers);
         let number = interface.link();
-        let watched = link_watch::Link { interrupt, context, interface, _serving: Some(serving) };
+        let (_serving, _place) = (Some(serving), place);
+        let watched = link_watch::Link { interrupt, context, interface, _serving, _place };
         let mut watch = lock(&inner.link_watch);
         match &*watch {
             Some(watch) => watch.add(watched),
