@@ -10,7 +10,7 @@ use crate::{
     lease::Lease,
     ledger::{Ledger, QueuePlace, Way},
     napi,
-    nic::{self, Nic, cable::ProcessCable, xdp::Xdp},
+    nic::{self, Nic, cable::ProcessCable, pcap::Capture, xdp::Xdp},
     sync::lock,
     sys,
 };
@@ -79,6 +79,7 @@ struct Inner {
     busy_read: AtomicU32,
     busy_poll: AtomicU32,
     poller_slot: Arc<PollerSlot>,
+    capture: Option<Capture>,
 }
 
 impl Drop for Inner {
@@ -115,6 +116,7 @@ pub struct Builder {
     tcp: tcp::Config,
     ledger: Option<Arc<Ledger>>,
     icmp: Option<IcmpSockets>,
+    capture: Option<Capture>,
 }
 
 /// A link of a [`Host`] to another process of this machine, made by [`Host::add_link`].
@@ -223,6 +225,14 @@ impl Builder {
         self
     }
 
+    /// Captures the frames of all its NICs, and of the links that are added. What the kernel carries for its sockets is
+    /// not captured.
+    #[must_use]
+    pub fn capture(mut self, capture: Capture) -> Builder {
+        self.capture = Some(capture);
+        self
+    }
+
     /// Opens every queue and puts it into service.
     ///
     /// # Errors
@@ -243,7 +253,8 @@ impl Builder {
             let info = nic.info().clone();
             let (mut tx, mut rx) = (Vec::new(), Vec::new());
             for index in 0..info.queues {
-                let nic::Queue { rx: receive, tx: transmit, interrupt } = nic.open(index)?;
+                let opened = captured(self.capture.as_ref(), nic.open(index)?);
+                let nic::Queue { rx: receive, tx: transmit, interrupt } = opened;
                 tx.push(transmit);
                 rx.push((receive, interrupt));
             }
@@ -336,6 +347,7 @@ impl Builder {
             busy_read,
             busy_poll,
             poller_slot: Arc::new(PollerSlot::new()),
+            capture: self.capture,
         };
         Ok(Host { inner: Arc::new(inner) })
     }
@@ -404,6 +416,13 @@ fn addressing(
     }
 }
 
+fn captured(capture: Option<&Capture>, queue: nic::Queue) -> nic::Queue {
+    match capture {
+        Some(capture) => capture.of(queue),
+        None => queue,
+    }
+}
+
 impl Host {
     /// A builder for a host.
     pub fn builder() -> Builder {
@@ -440,8 +459,8 @@ impl Host {
     /// No descriptor, thread or NAPI context left.
     pub fn add_link(&self, mut cable: ProcessCable) -> io::Result<Link> {
         let (info, peer, pid) = (cable.info().clone(), cable.peer_mac(), cable.peer_pid());
-        let nic::Queue { rx, tx, interrupt } = cable.open(0)?;
         let inner = &*self.inner;
+        let nic::Queue { rx, tx, interrupt } = captured(inner.capture.as_ref(), cable.open(0)?);
         let interface = inner.inet.add_link(info.clone(), vec![tx], peer);
         let source = Source::Queue(0);
         let input = Input { inet: inner.inet.clone(), interface: interface.clone(), source };
@@ -473,6 +492,12 @@ impl Host {
             None => *watch = Some(LinkWatch::start(inner.inet.clone(), vec![watched])?),
         }
         Ok(Link(number))
+    }
+
+    /// Waits until what has been captured so far is in the file, for this time at most.
+    #[doc(hidden)]
+    pub fn flush_capture(&self, most: Duration) {
+        self.inner.capture.iter().for_each(|capture| capture.flush(most));
     }
 
     /// `busy_read`, microseconds.

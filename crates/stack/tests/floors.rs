@@ -62,7 +62,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 35] = [
+const STACK_PLANE: [&str; 36] = [
     "fork",
     "copy",
     "accept",
@@ -86,6 +86,7 @@ const STACK_PLANE: [&str; 35] = [
     "rings",
     "route",
     "host",
+    "capture",
     "companion_options",
     "internal_fds",
     "stream",

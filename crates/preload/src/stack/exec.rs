@@ -19,6 +19,7 @@ pub fn before_exec() {
     }
     let Some(_inside) = Inside::enter() else { return };
     host::share_companions();
+    host::flush_capture();
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);

@@ -8,7 +8,7 @@ use busypoll_policy::text::nearest;
 use busypoll_policy::{Launch, Plane, Policy, Profile, say, units};
 
 use super::start::uses_stack_plane;
-use super::{LaunchError, execute, execute_child};
+use super::{LaunchError, capture, execute, execute_child};
 
 /// Runs a program unchanged, with sockets that busy poll.
 #[derive(Clone, Debug, clap::Args)]
@@ -44,6 +44,10 @@ pub struct RunArgs {
     /// loopback
     #[arg(long)]
     same_host: bool,
+    /// Capture what goes over the stack plane, past the kernel: a file for Wireshark and tcpdump. Other processes of the
+    /// run have a file each, with their PID behind this name
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
     /// The program's argv[0]
     #[arg(long, hide = true, value_name = "NAME", allow_hyphen_values = true)]
     argv0: Option<OsString>,
@@ -84,11 +88,14 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
             ("--dev", args.dev.is_some()),
             ("--bypass-firewall", args.bypass_firewall),
             ("--same-host", args.same_host),
+            ("--pcap", args.pcap.is_some()),
         ];
         if let Some((option, _)) = without.into_iter().find(|(_, given)| *given) {
             return Err(LaunchError::NoStack(option));
         }
     }
+    let file = args.pcap.as_deref().map(capture::begin).transpose()?;
+    launch.pcap = file.map(|file| (std::process::id(), file));
     for trade in args.profile.trades(&launch.policy.defaults) {
         say(format_args!("--profile {}: {trade}", args.profile.word()));
     }
