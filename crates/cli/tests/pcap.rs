@@ -116,6 +116,37 @@ fn each_other_process_of_the_run_has_a_file_with_its_number() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+#[test]
+fn a_child_of_fork_has_a_file_of_its_own_and_leaves_its_parents_alone() {
+    needs_root!();
+    needs!(program "python3", program "tcpdump");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let folder = temp_dir("pcap-fork");
+    let source = source("local.py");
+    let _server = server(&lab, &folder.join("server.pcap"), source.to_str().unwrap());
+    let file = folder.join("run.pcap");
+    let script = format!(
+        "import os, socket
+def call(data):
+    s = socket.create_connection(('127.0.0.1', {PORT})); s.sendall(data); assert s.recv(99); s.close()
+call(b'12345')
+child = os.fork()
+call(b'1234567' if child == 0 else b'12')
+if child: assert os.wait()[1] == 0; print('child', child)
+"
+    );
+    let said = succeeds(&mut run(&lab, &file, &["python3", "-c", &script]));
+    let child = said.lines().find_map(|line| line.strip_prefix("child ")).unwrap();
+    let of_parent = lines(&file, "tcp port 7000");
+    let of_child = lines(&folder.join(format!("run.pcap.{child}")), "tcp port 7000");
+    for (seen, count, bytes) in [(of_parent, 2, 7), (of_child, 1, 7)] {
+        assert_eq!(with(&seen, "S"), count, "{seen:#?}");
+        assert_eq!(carried(&seen, "> 127.0.0.1.7000"), bytes, "{seen:#?}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
 /// What a program executes in its place adds to the capture of its process.
 #[test]
 fn an_executed_program_goes_on_with_the_file_of_its_process() {

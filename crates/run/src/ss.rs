@@ -20,7 +20,7 @@ use crate::{guard, watch};
 ///
 /// Those of all runs of this user in this network namespace, and of root's runs as far as this user may see them: TCP
 /// connections and listeners, UDP sockets. The queues of a listener are the connections that wait to be accepted, and
-/// the limit. Connections over memory (`run --same-host`) have the process at their other end in the column Link.
+/// the limit. Connections over memory have the process at their other end in the column Link.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SsArgs {
     /// How the packets of each socket were found, drops and retransmissions
