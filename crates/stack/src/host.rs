@@ -494,12 +494,6 @@ impl Host {
         Ok(Link(number))
     }
 
-    /// Waits until what has been captured so far is in the file, for this time at most.
-    #[doc(hidden)]
-    pub fn flush_capture(&self, most: Duration) {
-        self.inner.capture.iter().for_each(|capture| capture.flush(most));
-    }
-
     /// `busy_read`, microseconds.
     pub fn busy_read(&self) -> u32 {
         self.inner.busy_read.load(Ordering::Relaxed)
@@ -518,6 +512,12 @@ impl Host {
     /// Sets `busy_poll`.
     pub fn set_busy_poll(&self, micros: u32) {
         self.inner.busy_poll.store(micros, Ordering::Relaxed);
+    }
+
+    /// Waits until what has been captured so far is in the file, for this time at most.
+    #[doc(hidden)]
+    pub fn flush_capture(&self, most: Duration) {
+        self.inner.capture.iter().for_each(|capture| capture.flush(most));
     }
 
     /// The NAPI contexts in service, one for each queue of each interface.

@@ -19,7 +19,6 @@ pub fn before_exec() {
     }
     let Some(_inside) = Inside::enter() else { return };
     host::share_companions();
-    host::flush_capture();
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);
@@ -49,6 +48,7 @@ pub fn before_exec() {
             _ => {}
         }
     }
+    host::flush_capture();
 }
 
 fn stays_open(fd: c_int) -> bool {

@@ -37,6 +37,10 @@ pub struct RunArgs {
     /// Refuse to start if any part would not be accelerated
     #[arg(long)]
     strict: bool,
+    /// Capture what goes over the stack plane, past the kernel: a file for Wireshark and tcpdump. Other processes of the
+    /// run have a file each, with their PID behind this name
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
     /// Let packets of the stack plane bypass firewall and NAT rules
     #[arg(long)]
     bypass_firewall: bool,
@@ -44,10 +48,6 @@ pub struct RunArgs {
     /// loopback
     #[arg(long)]
     same_host: bool,
-    /// Capture what goes over the stack plane, past the kernel: a file for Wireshark and tcpdump. Other processes of the
-    /// run have a file each, with their PID behind this name
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
     /// The program's argv[0]
     #[arg(long, hide = true, value_name = "NAME", allow_hyphen_values = true)]
     argv0: Option<OsString>,
@@ -85,20 +85,20 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     defaults.busy_poll = args.busy_poll.unwrap_or(defaults.busy_poll);
     if !uses_stack_plane(&launch.policy) {
         let without = [
+            ("--pcap", args.pcap.is_some()),
             ("--dev", args.dev.is_some()),
             ("--bypass-firewall", args.bypass_firewall),
             ("--same-host", args.same_host),
-            ("--pcap", args.pcap.is_some()),
         ];
         if let Some((option, _)) = without.into_iter().find(|(_, given)| *given) {
             return Err(LaunchError::NoStack(option));
         }
     }
-    let file = args.pcap.as_deref().map(capture::begin).transpose()?;
-    launch.pcap = file.map(|file| (std::process::id(), file));
     for trade in args.profile.trades(&launch.policy.defaults) {
         say(format_args!("--profile {}: {trade}", args.profile.word()));
     }
+    let file = args.pcap.as_deref().map(capture::begin).transpose()?;
+    launch.pcap = file.map(|file| (std::process::id(), file));
     execute(launch, &args.command, args.argv0.as_deref())
 }
 
