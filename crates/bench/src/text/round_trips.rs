@@ -188,7 +188,24 @@ fn demand_text(arm: &ArmReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::sample::sample;
+    use crate::data::sample::{local, sample};
+
+    #[test]
+    fn arms_between_processes_have_a_table_of_their_own() {
+        let mut report = local();
+        let names = |text: &str| -> Vec<String> {
+            let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+            let is = |name: &String| name.contains("-") && name.starts_with(['(', 'k', 'l']);
+            text.lines().map(first).filter(is).take(9).collect()
+        };
+        let alone = render(&report, Width::ALL);
+        assert!(!alone.contains(limit::NAME), "{alone}");
+        report.arms.extend(sample().arms);
+        let both = render(&report, Width::ALL);
+        let (hosts, processes) = both.split_once("Between two processes of this machine:").unwrap();
+        assert!(names(hosts).iter().all(|name| !name.starts_with("local-")), "{both}");
+        assert_eq!(names(processes)[..4], names(&alone)[..4], "{both}");
+    }
 
     #[test]
     fn the_table_matches_the_expected_file() {
