@@ -3,8 +3,6 @@
 
 #[path = "support/echo.rs"]
 mod echo;
-#[path = "support/json_schema.rs"]
-mod schema;
 mod support;
 
 use std::process::Command;
@@ -55,7 +53,7 @@ fn ss_marks_a_connection_over_memory_at_both_ends() {
     remote.exchange(1);
     let pids = [server.pid(), client.pid()];
     let rows = json_lines(&lab, &["ss", "--json"]);
-    rows.iter().for_each(|row| schema::is_as_documented("ss", row));
+    rows.iter().for_each(|row| json_schema::is_as_documented("ss", row));
     let of = |pid: u32, way: &str| -> Vec<&Value> {
         let is = |row: &&Value| {
             let local = row["local"].as_str().unwrap();
@@ -123,7 +121,7 @@ fn what_goes_over_links_is_counted_apart_from_the_interface() {
 
     let lines = json_lines(&lab, &["top", "--no-bpf", "--batch", "2", "--json"]);
     let last = lines.last().unwrap();
-    schema::is_as_documented("top", last);
+    json_schema::is_as_documented("top", last);
     let rows = |key: &str| last[key].as_array().unwrap().clone();
     let other = client.pid();
     assert!(rows("napis").iter().any(|row| row["link_pid"] == other), "{last:#}");
