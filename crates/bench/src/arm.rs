@@ -66,8 +66,31 @@ words! {
         Tap => "tap",
         /// A real interface driven by the kernel (`--host` only).
         Device => "device",
+        /// The kernel's loopback, 127.0.0.1.
+        Loopback => "loopback",
+        /// AF_UNIX sockets.
+        Unix => "unix",
+        /// Memory that both ends map.
+        Memory => "memory",
     }
 }
+words! {
+    /// What the ends of an arm are.
+    Between {
+        /// Two hosts, each with its network: in one process, or on two machines.
+        Hosts => "hosts",
+        /// Two processes of this machine.
+        Processes => "processes",
+    }
+}
+
+/// Reports of earlier versions have hosts alone.
+impl Default for Between {
+    fn default() -> Self {
+        Self::Hosts
+    }
+}
+
 words! {
     /// The transport.
     Protocol {
@@ -103,13 +126,15 @@ words! {
 /// One configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
-    /// `plane[-nic][-protocol]-mode[-same-cpu]`.
+    /// `plane[-nic][-protocol]-mode[-same-cpu]`, or `local-nic[-protocol]-mode[-same-cpu]` between processes.
     pub name: &'static str,
+    /// The ends.
+    pub between: Between,
     /// The stack.
     pub plane: Plane,
     /// The link.
     pub nic: Nic,
-    /// The transport.
+    /// The transport; of AF_UNIX, `Udp` stands for datagrams and `Tcp` for a stream.
     pub protocol: Protocol,
     /// How the ends wait.
     pub mode: Mode,
@@ -125,16 +150,23 @@ impl Arm {
         matches!(self.mode, Mode::Spin | Mode::BusyPoll)
     }
 
-    /// Whether the arm can be a baseline: the kernel's sockets, blocking.
+    /// Whether the arm can be a baseline: the kernel's UDP or TCP, blocking.
     pub const fn is_baseline(&self) -> bool {
         matches!((self.plane, self.mode), (Plane::Kernel, Mode::Blocking))
+            && !matches!(self.nic, Nic::Unix)
+    }
+
+    /// Whether the ends are two processes of this machine.
+    pub const fn is_local(&self) -> bool {
+        matches!(self.between, Between::Processes)
     }
 }
 
 macro_rules! arms {
-    ($($name:literal $plane:ident $nic:ident $protocol:ident $mode:ident $placement:ident $about:literal;)+) => {
+    ($($name:literal $between:ident $plane:ident $nic:ident $protocol:ident $mode:ident $placement:ident $about:literal;)+) => {
         &[$(Arm {
             name: $name,
+            between: Between::$between,
             plane: Plane::$plane,
             nic: Nic::$nic,
             protocol: Protocol::$protocol,
@@ -148,30 +180,41 @@ macro_rules! arms {
 /// Every arm. Spinning arms exist only on separate CPUs: two spinners on one CPU take turns in
 /// time slices, which measures the scheduler.
 pub const ARMS: &[Arm] = arms! {
-    "kernel-udp-blocking"          Kernel Veth Udp Blocking SeparateCpus "kernel UDP asleep in recv, one CPU each";
-    "kernel-udp-blocking-same-cpu" Kernel Veth Udp Blocking SameCpu "kernel UDP asleep in recv, both on one CPU";
-    "kernel-udp-busy-poll"         Kernel Veth Udp BusyPoll SeparateCpus "kernel UDP with SO_BUSY_POLL";
-    "kernel-udp-spin"              Kernel Veth Udp Spin SeparateCpus "kernel UDP, application spins on a non-blocking socket";
-    "kernel-tcp-blocking"          Kernel Veth Tcp Blocking SeparateCpus "kernel TCP asleep in recv, one CPU each";
-    "kernel-tcp-blocking-same-cpu" Kernel Veth Tcp Blocking SameCpu "kernel TCP asleep in recv, both on one CPU";
-    "kernel-tcp-busy-poll"         Kernel Veth Tcp BusyPoll SeparateCpus "kernel TCP with SO_BUSY_POLL";
-    "kernel-tcp-spin"              Kernel Veth Tcp Spin SeparateCpus "kernel TCP, application spins on a non-blocking socket";
-    "bare-xdp-spin"                Bare Xdp Udp Spin SeparateCpus "AF_XDP rings alone, no stack: the limit on this NIC";
-    "stack-xdp-udp-interrupt"            Stack Xdp Udp Interrupt SeparateCpus "our UDP over AF_XDP, interrupt-driven, one CPU each";
-    "stack-xdp-udp-interrupt-same-cpu"   Stack Xdp Udp Interrupt SameCpu "our UDP over AF_XDP, interrupt-driven, both on one CPU";
-    "stack-xdp-udp-busy-poll"            Stack Xdp Udp BusyPoll SeparateCpus "our UDP over AF_XDP, busy polling";
-    "stack-cable-udp-interrupt"          Stack Cable Udp Interrupt SeparateCpus "our UDP over the cable, interrupt-driven, one CPU each";
-    "stack-cable-udp-interrupt-same-cpu" Stack Cable Udp Interrupt SameCpu "our UDP over the cable, interrupt-driven, both on one CPU";
-    "stack-cable-udp-busy-poll"          Stack Cable Udp BusyPoll SeparateCpus "our UDP over the cable, busy polling";
-    "stack-xdp-tcp-interrupt"            Stack Xdp Tcp Interrupt SeparateCpus "our TCP over AF_XDP, interrupt-driven, one CPU each";
-    "stack-xdp-tcp-interrupt-same-cpu"   Stack Xdp Tcp Interrupt SameCpu "our TCP over AF_XDP, interrupt-driven, both on one CPU";
-    "stack-xdp-tcp-busy-poll"            Stack Xdp Tcp BusyPoll SeparateCpus "our TCP over AF_XDP, busy polling";
-    "stack-cable-tcp-busy-poll"          Stack Cable Tcp BusyPoll SeparateCpus "our TCP over the cable, busy polling";
+    "kernel-udp-blocking"          Hosts Kernel Veth Udp Blocking SeparateCpus "kernel UDP asleep in recv, one CPU each";
+    "kernel-udp-blocking-same-cpu" Hosts Kernel Veth Udp Blocking SameCpu "kernel UDP asleep in recv, both on one CPU";
+    "kernel-udp-busy-poll"         Hosts Kernel Veth Udp BusyPoll SeparateCpus "kernel UDP with SO_BUSY_POLL";
+    "kernel-udp-spin"              Hosts Kernel Veth Udp Spin SeparateCpus "kernel UDP, application spins on a non-blocking socket";
+    "kernel-tcp-blocking"          Hosts Kernel Veth Tcp Blocking SeparateCpus "kernel TCP asleep in recv, one CPU each";
+    "kernel-tcp-blocking-same-cpu" Hosts Kernel Veth Tcp Blocking SameCpu "kernel TCP asleep in recv, both on one CPU";
+    "kernel-tcp-busy-poll"         Hosts Kernel Veth Tcp BusyPoll SeparateCpus "kernel TCP with SO_BUSY_POLL";
+    "kernel-tcp-spin"              Hosts Kernel Veth Tcp Spin SeparateCpus "kernel TCP, application spins on a non-blocking socket";
+    "bare-xdp-spin"                Hosts Bare Xdp Udp Spin SeparateCpus "AF_XDP rings alone, no stack: the limit on this NIC";
+    "stack-xdp-udp-interrupt"            Hosts Stack Xdp Udp Interrupt SeparateCpus "our UDP over AF_XDP, interrupt-driven, one CPU each";
+    "stack-xdp-udp-interrupt-same-cpu"   Hosts Stack Xdp Udp Interrupt SameCpu "our UDP over AF_XDP, interrupt-driven, both on one CPU";
+    "stack-xdp-udp-busy-poll"            Hosts Stack Xdp Udp BusyPoll SeparateCpus "our UDP over AF_XDP, busy polling";
+    "stack-cable-udp-interrupt"          Hosts Stack Cable Udp Interrupt SeparateCpus "our UDP over the cable, interrupt-driven, one CPU each";
+    "stack-cable-udp-interrupt-same-cpu" Hosts Stack Cable Udp Interrupt SameCpu "our UDP over the cable, interrupt-driven, both on one CPU";
+    "stack-cable-udp-busy-poll"          Hosts Stack Cable Udp BusyPoll SeparateCpus "our UDP over the cable, busy polling";
+    "stack-xdp-tcp-interrupt"            Hosts Stack Xdp Tcp Interrupt SeparateCpus "our TCP over AF_XDP, interrupt-driven, one CPU each";
+    "stack-xdp-tcp-interrupt-same-cpu"   Hosts Stack Xdp Tcp Interrupt SameCpu "our TCP over AF_XDP, interrupt-driven, both on one CPU";
+    "stack-xdp-tcp-busy-poll"            Hosts Stack Xdp Tcp BusyPoll SeparateCpus "our TCP over AF_XDP, busy polling";
+    "stack-cable-tcp-busy-poll"          Hosts Stack Cable Tcp BusyPoll SeparateCpus "our TCP over the cable, busy polling";
+    "local-loopback-udp-blocking"          Processes Kernel Loopback Udp Blocking SeparateCpus "two processes, kernel UDP over 127.0.0.1, one CPU each";
+    "local-loopback-udp-blocking-same-cpu" Processes Kernel Loopback Udp Blocking SameCpu "two processes, kernel UDP over 127.0.0.1, both on one CPU";
+    "local-loopback-tcp-blocking"          Processes Kernel Loopback Tcp Blocking SeparateCpus "two processes, kernel TCP over 127.0.0.1, one CPU each";
+    "local-loopback-tcp-blocking-same-cpu" Processes Kernel Loopback Tcp Blocking SameCpu "two processes, kernel TCP over 127.0.0.1, both on one CPU";
+    "local-unix-datagram-blocking"         Processes Kernel Unix Udp Blocking SeparateCpus "two processes, AF_UNIX datagrams, one CPU each";
+    "local-unix-datagram-blocking-same-cpu" Processes Kernel Unix Udp Blocking SameCpu "two processes, AF_UNIX datagrams, both on one CPU";
+    "local-unix-stream-blocking"           Processes Kernel Unix Tcp Blocking SeparateCpus "two processes, an AF_UNIX stream, one CPU each";
+    "local-unix-stream-blocking-same-cpu"  Processes Kernel Unix Tcp Blocking SameCpu "two processes, an AF_UNIX stream, both on one CPU";
+    "local-cable-udp-busy-poll"            Processes Stack Cable Udp BusyPoll SeparateCpus "two processes, our UDP over a cable, busy polling";
+    "local-cable-tcp-busy-poll"            Processes Stack Cable Tcp BusyPoll SeparateCpus "two processes, our TCP over a cable, busy polling";
+    "local-memory-spin"                    Processes Bare Memory Udp Spin SeparateCpus "two processes, a ring of one message each way, no stack: the limit";
 };
 
 /// The arms that make sense between two machines, which share neither CPUs nor a veth pair.
 pub fn between_machines() -> Vec<Arm> {
-    let apart = ARMS.iter().filter(|a| a.placement == Placement::SeparateCpus);
+    let apart = ARMS.iter().filter(|a| a.placement == Placement::SeparateCpus && !a.is_local());
     apart
         .filter(|a| matches!((a.plane, a.nic), (Plane::Kernel, _) | (Plane::Stack, Nic::Xdp)))
         .map(|a| Arm { nic: if a.nic == Nic::Veth { Nic::Device } else { a.nic }, ..*a })
@@ -216,12 +259,15 @@ mod tests {
 
     /// The name that a row must have according to its fields.
     fn spelled(arm: &Arm) -> String {
-        let mut parts = vec![arm.plane.word()];
-        if arm.plane != Plane::Kernel {
+        let mut parts = vec![if arm.is_local() { "local" } else { arm.plane.word() }];
+        if arm.is_local() || arm.plane != Plane::Kernel {
             parts.push(arm.nic.word());
         }
-        if arm.plane != Plane::Bare {
-            parts.push(arm.protocol.word());
+        match (arm.plane, arm.nic, arm.protocol) {
+            (Plane::Bare, ..) => {}
+            (_, Nic::Unix, Protocol::Udp) => parts.push("datagram"),
+            (_, Nic::Unix, Protocol::Tcp) => parts.push("stream"),
+            (_, _, protocol) => parts.push(protocol.word()),
         }
         parts.push(arm.mode.word());
         if arm.placement == Placement::SameCpu {

@@ -15,6 +15,7 @@ use crate::cpus::Cpus;
 use crate::data::{self, Report, Sweep};
 use crate::error::Error;
 use crate::interrupt::{self, SigintBlocked};
+use crate::local::OtherEnd;
 use crate::remote::{self, Remote};
 use crate::run::{Bench, Settings};
 use crate::schedule::Budget;
@@ -23,13 +24,14 @@ use crate::sweep;
 use crate::throughput::{self, Losses, Workload};
 use crate::units::{self, LAB_MTU, Size, UDP_MAX};
 use crate::workload::Load;
-use crate::{fix, machine, stack, stages, summary};
+use crate::{fix, local, machine, stack, stages, summary};
 
 /// Measure what waiting for interrupts costs, and what polling the queue saves.
 ///
-/// Request and response between two hosts on this machine, in interleaved rounds; round trips,
-/// CPU time per transaction and evidence for each way of waiting. Needs root or a user namespace
-/// for the arms that use the kernel's network; the rest runs without.
+/// Request and response between two hosts on this machine, and between two of its processes, in
+/// interleaved rounds; round trips, CPU time per transaction and evidence for each way of waiting.
+/// Needs root or a user namespace for the arms that use the network of the two hosts; the rest runs
+/// without.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_long_help = format!("Arms:\n{}", arm::list()))]
 pub struct BenchArgs {
@@ -84,6 +86,12 @@ pub struct BenchArgs {
     /// Show where a UDP receive in the stack spends its time
     #[arg(long, conflicts_with_all = ["sweep", "host", "rounds"])]
     pub stages: bool,
+    /// Be the other end of an arm between two processes, for the bench that has started this one
+    #[arg(long, hide = true, exclusive = true)]
+    pub other_end: bool,
+    /// What makes this program the other end of those arms; without it they are skipped
+    #[arg(skip)]
+    pub restart: Option<OtherEnd>,
     /// Measure against `busypoll serve` on another machine
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     pub host: Option<String>,
@@ -155,6 +163,9 @@ pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
         write!(out, "{}--workload stream, crr and loss:\n{}", arm::list(), throughput::list())?;
         return Ok(());
     }
+    if args.other_end {
+        return local::serve();
+    }
     contradictions(args)?;
     // Before the first thread is started.
     let blocked = interrupt::block()?;
@@ -197,7 +208,7 @@ fn run_round_trips(
     // If this fails, the lab fails for each arm with the same reason.
     let _ = busypoll_lab::enter_user_namespace();
     listen(interrupts)?;
-    let bench = Bench::with_mtu(cpus, &arms, settings.mtu);
+    let bench = Bench::with_mtu(cpus, &arms, settings.mtu).with_other_end(args.restart);
     let report = if args.stages {
         Report::Stages(stages::run(&bench, &arms, &settings)?)
     } else if let Some(sweep) = args.sweep {

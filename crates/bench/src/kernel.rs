@@ -113,7 +113,7 @@ fn among(arm: &Arm, plan: &Plan<'_>, at: SocketAddr, count: usize) -> Result<Slo
     }
 }
 
-fn one_line(doing: &'static str) -> impl Fn(io::Error) -> String {
+pub(crate) fn one_line(doing: &'static str) -> impl Fn(io::Error) -> String {
     move |e| format!("{doing}: {e}")
 }
 
@@ -140,7 +140,7 @@ impl Wait {
         }
     }
 
-    fn apply(self, socket: impl AsFd) -> Result<(), String> {
+    pub(crate) fn apply(self, socket: impl AsFd) -> Result<(), String> {
         let socket = socket.as_fd();
         // Also for 0: net.core.busy_read may have set another value.
         let micros = if let Self::BusyPoll(micros) = self { micros } else { 0 };
@@ -155,7 +155,7 @@ impl Wait {
     }
 
     /// Receives once with this wait; none after [`RECEIVE_TIMEOUT`].
-    fn recv(
+    pub(crate) fn recv(
         self,
         socket: impl AsFd,
         buffer: &mut [u8],
@@ -176,7 +176,11 @@ impl Wait {
     }
 }
 
-fn once(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Option<usize>> {
+pub(crate) fn once(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> io::Result<Option<usize>> {
     match rustix::net::recv(socket, buffer, flags) {
         Ok((n, _)) => Ok(Some(n)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),

@@ -39,6 +39,7 @@ pub mod foreign;
 mod interrupt;
 pub mod kernel;
 pub mod limit;
+pub mod local;
 pub mod machine;
 pub mod model;
 mod notes;

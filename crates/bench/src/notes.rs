@@ -13,6 +13,13 @@ pub fn of(machine: &Machine) -> Vec<String> {
             machine.server_cpu.unwrap_or(machine.client_cpu)
         ));
     }
+    if machine.server.is_none() && machine.server_cpu.is_none() {
+        notes.push(format!(
+            "one CPU ({}): both ends take turns on it, so that each wait ends in a switch; an arm that polls needs a CPU \
+             for each end",
+            machine.client_cpu
+        ));
+    }
     notes.extend(machine.one_core.note());
     if let Some(idle) = machine.idle_cpu_share
         && 1.0 - idle > DISTURBED

@@ -15,6 +15,7 @@ use crate::arm::{Arm, Nic, Placement, Plane};
 use crate::clock::Clock;
 use crate::cpus::Cpus;
 use crate::demand::{self, Usage};
+use crate::local::OtherEnd;
 use crate::remote::Remote;
 use crate::schedule::{self, Budget};
 use crate::siblings::{self, OneCore, Rounds, Shared};
@@ -22,7 +23,7 @@ use crate::slot::{Plan, Slot};
 use crate::stats::Rtts;
 use crate::units::{LAB_MTU, SIZES, Size, Sizes};
 use crate::workload::Load;
-use crate::{bare, interrupt, kernel, limit, open, stack};
+use crate::{bare, interrupt, kernel, limit, local, open, stack};
 
 /// The common settings of all arms of a measurement.
 #[derive(Debug, Clone, Copy)]
@@ -116,6 +117,7 @@ pub struct Bench {
     xdp: Result<Lab, String>,
     remote: Option<Remote>,
     host: Option<Host>,
+    other_end: Option<OtherEnd>,
 }
 
 impl Bench {
@@ -139,7 +141,13 @@ impl Bench {
             xdp: no_xdp().map_or_else(|| lab(Nic::Xdp), |why| Err(why.to_owned())),
             remote: None,
             host: None,
+            other_end: None,
         }
+    }
+
+    /// With `other_end`, arms between two processes can run.
+    pub fn with_other_end(self, other_end: Option<OtherEnd>) -> Self {
+        Self { other_end, ..self }
     }
 
     /// A bench whose server is on another machine; stack arms go over `host`.
@@ -167,10 +175,13 @@ impl Bench {
                 self.cpus.client
             ));
         }
+        if arm.is_local() {
+            return self.other_end.is_none().then(|| local::NO_OTHER_END.to_owned());
+        }
         match arm.nic {
             Nic::Veth => self.veth.as_ref().err().cloned(),
             Nic::Xdp => self.xdp.as_ref().err().cloned(),
-            Nic::Cable | Nic::Tap | Nic::Device => None,
+            _ => None,
         }
     }
 
@@ -186,9 +197,10 @@ impl Bench {
             .transpose()?;
         let plan = &Plan { lab: fresh.as_ref().or(plan.lab), ..*plan };
         match (arm.nic, arm.plane) {
+            _ if arm.is_local() => local::run(arm, plan),
             (Nic::Xdp, Plane::Bare) => bare::run(plan),
             (Nic::Xdp | Nic::Cable, _) => stack::run(arm, plan),
-            (Nic::Veth | Nic::Tap | Nic::Device, _) => kernel::run(arm, plan),
+            _ => kernel::run(arm, plan),
         }
     }
 
@@ -196,7 +208,7 @@ impl Bench {
         let lab = match arm.nic {
             Nic::Veth => self.veth.as_ref().ok(),
             Nic::Xdp => self.xdp.as_ref().ok(),
-            Nic::Cable | Nic::Tap | Nic::Device => None,
+            _ => None,
         };
         let server_cpu = match arm.placement {
             Placement::SameCpu => self.cpus.client,
@@ -206,6 +218,7 @@ impl Bench {
             clock: &self.clock,
             lab,
             remote: self.remote.as_ref(),
+            other_end: self.other_end,
             host: self.host.as_ref(),
             client_cpu: self.cpus.client,
             server_cpu,

@@ -16,6 +16,7 @@ use crate::arm::Arm;
 use crate::clock::Clock;
 use crate::data::Weight;
 use crate::evidence::{Watch, Window};
+use crate::local::process::{OtherEnd, Process};
 use crate::remote::Remote;
 use crate::stats::{self, Rtts};
 use crate::units::Size;
@@ -30,6 +31,8 @@ pub struct Plan<'a> {
     pub lab: Option<&'a Lab>,
     /// The server's machine, if it is another one.
     pub remote: Option<&'a Remote>,
+    /// What makes this program the other end of an arm between processes; none if it cannot be.
+    pub other_end: Option<OtherEnd>,
     /// The stack's host on this machine's interface, for arms between two machines.
     pub host: Option<&'a Host>,
     /// The client's CPU.
@@ -79,17 +82,22 @@ pub struct Slot {
 const FOR_MESSAGES: Duration = Duration::from_secs(24 * 3600);
 
 /// Passes the server's address to the client.
-pub struct Announce(SyncSender<SocketAddr>);
+pub struct Announce(Box<dyn Fn(SocketAddr) + Send>);
 
 impl Announce {
     pub(crate) fn new(sender: SyncSender<SocketAddr>) -> Self {
-        Self(sender)
+        // The client is gone only if it failed; its result has the reason.
+        Self::by(move |address| _ = sender.send(address))
+    }
+
+    /// Calls `pass` with the address.
+    pub(crate) fn by(pass: impl Fn(SocketAddr) + Send + 'static) -> Self {
+        Self(Box::new(pass))
     }
 
     /// Must be called once the address takes messages.
     pub fn ready(&self, address: SocketAddr) {
-        // The client is gone only if it failed; its result has the reason.
-        let _ = self.0.send(address);
+        (self.0)(address);
     }
 }
 
@@ -112,7 +120,7 @@ pub fn run<S: Endpoint, C: Endpoint>(
             let host = plan.lab.map(|lab| &*lab.server);
             inside(host, plan.server_cpu, || {
                 server_thread.store(thread_id(), Ordering::Release);
-                let mut endpoint = serve(&Announce(sender))?;
+                let mut endpoint = serve(&Announce::new(sender))?;
                 workload::serve(&mut endpoint, plan.size, stage)
                     .map_err(|e| format!("the server stopped: {e}"))
             })
@@ -177,6 +185,30 @@ pub fn run_remote<C: Endpoint>(
     Ok(slot)
 }
 
+/// Runs one arm once against another process of this machine, which already serves.
+///
+/// # Errors
+/// A message of one line.
+pub(crate) fn run_local<C: Endpoint>(
+    plan: &Plan<'_>,
+    other: &Process,
+    connect: impl FnOnce() -> Result<C, String>,
+) -> Result<Slot, String> {
+    let endpoint = connect()?;
+    let mut client = Client::new(endpoint, plan.clock, plan.size);
+    let watch = Watch {
+        lab: None,
+        cpus: [plan.client_cpu, plan.server_cpu],
+        threads: &[thread_id(), other.thread()?],
+    };
+    let mut slot = measure(plan, &mut client, &watch, ServerLocation::Process(other))?;
+    other.stop()?;
+    // Wakes a waiting server; if it is gone, this does not matter.
+    let _ = client.endpoint().send(&vec![0; plan.size.request]);
+    join(plan.load, &mut slot.polling, other.stopped()?);
+    Ok(slot)
+}
+
 /// Both ends' counts in the closed loop; in the open loop only the server waits in the arm's mode.
 fn join(load: Load, client: &mut Polling, server: Polling) {
     match load {
@@ -190,6 +222,7 @@ fn join(load: Load, client: &mut Polling, server: Polling) {
 enum ServerLocation<'a> {
     Thread(&'a Stage),
     Machine(&'a Remote),
+    Process(&'a Process),
 }
 
 /// Warms up, then measures between two readings of the counters.
@@ -199,10 +232,13 @@ fn measure<E: Endpoint>(
     watch: &Watch<'_>,
     server: ServerLocation<'_>,
 ) -> Result<Slot, String> {
-    let io = |e: std::io::Error| e.to_string();
+    let io = |e: std::io::Error| match server {
+        ServerLocation::Process(other) => other.why(&e),
+        _ => e.to_string(),
+    };
     client.greet().map_err(|e| match server {
         ServerLocation::Machine(remote) => format!("{e}; is a firewall before {}?", remote.name),
-        ServerLocation::Thread(_) => e.to_string(),
+        _ => io(e),
     })?;
     let mut rtts = stats::histogram();
     drive(plan.load, client, (plan.warm_up, u64::MAX), &mut rtts, || ()).map_err(io)?;
@@ -211,6 +247,7 @@ fn measure<E: Endpoint>(
     match server {
         ServerLocation::Thread(stage) => stage.measure(),
         ServerLocation::Machine(remote) => remote.begin()?,
+        ServerLocation::Process(other) => other.measure()?,
     }
     let before = watch.before()?;
     let earlier = client.endpoint().polling();

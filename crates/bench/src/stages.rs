@@ -8,9 +8,10 @@ use crate::run::{Bench, Settings};
 use crate::stamps::{Recorder, STAGES};
 use crate::{answer, machine, stack, stats};
 
-/// Whether an arm has stages: a datagram is one packet, a TCP message may be several.
+/// Whether an arm has stages: a datagram is one packet, a TCP message may be several. Another process's stamps are not
+/// to be had.
 pub fn is_staged(arm: &Arm) -> bool {
-    arm.plane == Plane::Stack && arm.protocol == Protocol::Udp
+    arm.plane == Plane::Stack && arm.protocol == Protocol::Udp && !arm.is_local()
 }
 
 /// Measures the stages of the stack's arms.

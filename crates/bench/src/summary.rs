@@ -78,6 +78,7 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
     let reason = evidence::objection(arm, settings.load, transactions, &evidence);
     ArmReport {
         name: arm.name.to_owned(),
+        between: arm.between,
         plane: arm.plane,
         nic: arm.nic,
         protocol: arm.protocol,
@@ -122,6 +123,9 @@ fn limit_medians(outcome: &Outcome) -> Vec<Option<f64>> {
 /// counterpart in the kernel with the same placement.
 fn yardsticks(arm: &Arm) -> Vec<&'static str> {
     let counterpart = |a: &Arm| match (arm.mode, a.plane) {
+        (Mode::BusyPoll, Plane::Bare | Plane::Kernel) if arm.is_local() => {
+            matches!(a.nic, Nic::Memory | Nic::Unix)
+        }
         (Mode::BusyPoll, Plane::Bare) => a.nic == arm.nic,
         (Mode::BusyPoll, Plane::Kernel) => a.mode == Mode::BusyPoll,
         (Mode::Interrupt, Plane::Kernel) => a.is_baseline() && a.placement == arm.placement,
@@ -131,9 +135,11 @@ fn yardsticks(arm: &Arm) -> Vec<&'static str> {
         return Vec::new();
     }
     // The bare echo is the limit of any protocol on its NIC.
-    let comparable = |a: &Arm| a.plane == Plane::Bare || a.protocol == arm.protocol;
+    let comparable = |a: &Arm| {
+        a.between == arm.between && (a.plane == Plane::Bare || a.protocol == arm.protocol)
+    };
     let same = ARMS.iter().filter(|a| comparable(a) && counterpart(a)).map(|a| a.name);
-    let memory = (arm.mode == Mode::BusyPoll).then_some(limit::NAME);
+    let memory = (arm.mode == Mode::BusyPoll && !arm.is_local()).then_some(limit::NAME);
     same.chain(memory).collect()
 }
 
@@ -154,7 +160,7 @@ fn comparisons(outcome: &Outcome, arms: &[ArmReport]) -> Vec<Comparison> {
     };
     let mut all = Vec::new();
     for report in arms {
-        if let Some(best) = best_blocking(arms, report.protocol)
+        if let Some(best) = best_blocking(arms, report)
             && best.name != report.name
         {
             all.extend(compare(&report.name, &best.name));

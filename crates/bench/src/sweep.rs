@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::arm::{Arm, Mode, Placement, Plane, Protocol};
+use crate::arm::{Arm, Mode, Nic, Placement, Plane, Protocol};
 use crate::data::{
     Header, Kind, Open, Point, PointArm, RX_USECS, SkippedReport, Sweep, SweepReport, Weight,
 };
@@ -38,24 +38,29 @@ impl Sweep {
             Self::Coalesce => self.refuses(a).is_none(),
             Self::Open => a.mode == Mode::BusyPoll,
         };
-        known.iter().filter(fits).copied().collect()
+        known.iter().filter(fits).filter(|a| !a.is_local()).copied().collect()
     }
 
     /// Why an arm cannot be in this sweep, if it cannot.
     pub fn refuses(self, arm: &Arm) -> Option<&'static str> {
         match self {
             Self::Size => None,
+            Self::Rate if arm.nic == Nic::Memory => Some("its ring holds one message"),
             Self::Rate if arm.protocol != Protocol::Udp => Some("the open loop needs datagrams"),
             Self::Rate if arm.placement == Placement::SameCpu => {
                 Some("the open loop's client never sleeps and needs a CPU of its own")
             }
             Self::Rate => None,
-            Self::Coalesce if arm.nic != crate::arm::Nic::Cable => {
+            Self::Coalesce if arm.is_local() => Some("between processes nothing is coalesced"),
+            Self::Coalesce if arm.nic != Nic::Cable => {
                 Some("only the cable's coalescing is the benchmark's to set")
             }
             Self::Coalesce => None,
             Self::Open if arm.plane == Plane::Bare => {
                 Some("it has neither connections nor sockets")
+            }
+            Self::Open if arm.is_local() => {
+                Some("the other process's memory is not the benchmark's to weigh")
             }
             Self::Open => None,
         }

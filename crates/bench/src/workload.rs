@@ -197,7 +197,7 @@ pub fn serve(endpoint: &mut impl Endpoint, size: Size, stage: &Stage) -> io::Res
 }
 
 /// Whether the client has closed its end: it has finished, or ended.
-fn is_over(e: &io::Error) -> bool {
+pub(crate) fn is_over(e: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
     matches!(e.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | UnexpectedEof)
 }

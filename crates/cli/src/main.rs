@@ -64,6 +64,9 @@ enum Command {
 /// Exit code for a mistake of the user, or a request that the machine does not allow.
 const REFUSED: u8 = 2;
 
+/// What makes this command the other end of a benchmark arm between two processes.
+const OTHER_END: &[&str] = &["bench", "--other-end"];
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -73,7 +76,10 @@ fn main() -> ExitCode {
     let is_lab = matches!(cli.command, Command::Lab(_));
     let outcome = match cli.command {
         Command::Advise(args) => run_advise(&args, &mut Out::new()).map(done).map_err(Into::into),
-        Command::Bench(args) => run_bench(&args, &mut Out::new()).map(done).map_err(Into::into),
+        Command::Bench(mut args) => {
+            args.restart = Some(OTHER_END);
+            run_bench(&args, &mut Out::new()).map(done).map_err(Into::into)
+        }
         Command::Report(args) => run_report(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Model(args) => run_model(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Serve(args) => run_serve(&args, &mut Out::new()).map(done).map_err(Into::into),

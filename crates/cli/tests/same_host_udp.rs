@@ -121,14 +121,14 @@ fn a_plain_end_is_reached_by_the_kernel() {
     let lab = Lab::builder().build().unwrap();
     for listens in ["127.0.0.1", "0.0.0.0"] {
         let _server = serve(&lab, "stack", "blocking", listens);
-        for plane in ["plain", "without the option"] {
+        for plane in ["plain", "without"] {
             assert!(call(&lab, plane, "blocking", "127.0.0.1") >= 2 * COUNT);
         }
         // A link that another client has does not matter.
         assert!(call(&lab, "stack", "blocking", "127.0.0.1") < FEW);
         assert!(call(&lab, "plain", "blocking", "127.0.0.1") >= 2 * COUNT);
     }
-    for plane in ["plain", "without the option"] {
+    for plane in ["plain", "without"] {
         let _server = serve(&lab, plane, "blocking", "127.0.0.1");
         for how in ["blocking", "connected", "asyncio"] {
             assert!(call(&lab, "stack", how, "127.0.0.1") >= 2 * COUNT);

@@ -71,7 +71,7 @@ fn a_socket_name_that_only_begins_like_a_guard_s_is_skipped() {
 const FORGED: &str = r#"
 import array, fcntl, os, socket, struct
 fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
-FRONT = 64 + 256 * 8 + 1024 * 128 + 64 + 16384 * 64
+FRONT = 64 + 256 * 8 + 1024 * 128 + 1024 * 8 + 64 + 16384 * 64
 os.ftruncate(fd, FRONT + 128 * 2)
 address = lambda text: bytes(10) + b"\xff\xff" + socket.inet_aton(text)
 os.pwrite(fd, struct.pack("<IIII", VERSION, 2, 1, 0), 0)
@@ -96,7 +96,7 @@ fn a_guard_of_another_user_is_not_trusted() {
     needs_root!();
     needs!(program "python3", program "setpriv");
     let lab = Lab::builder().build().unwrap();
-    let forged = FORGED.replace("VERSION", "0x62706c04");
+    let forged = FORGED.replace("VERSION", "0x62706c05");
     let start = |user: &str| {
         let mut command = lab.server.command("setpriv");
         command.args([&format!("--reuid={user}"), "--clear-groups", "/usr/bin/env", "python3"]);

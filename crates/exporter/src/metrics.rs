@@ -60,6 +60,9 @@ metrics! {
     RUN_SOCKETS Gauge "busypoll_run_sockets" ["uid", "pid", "program", "protocol", "state"] "Sockets of the stack plane.";
     RUN_UNLISTED Gauge "busypoll_run_sockets_not_listed" ["uid", "pid", "program"] "Sockets that the run's list had no room for.";
     RUN_PACKETS Counter "busypoll_run_packets_total" ["uid", "pid", "program", "found"] "Packets of the run by what found them: a busy poll, or the interrupt's side.";
+    RUN_RECEIVED Counter "busypoll_run_received_packets_total" ["uid", "pid", "program", "way"] "Packets that the run received, by the way they came: over links to other processes of the machine, or by an interface.";
+    RUN_OPENS Counter "busypoll_run_tcp_connections_total" ["uid", "pid", "program", "way"] "TCP connections that the run opened or accepted, by the way they go.";
+    RUN_LINKS Gauge "busypoll_run_links" ["uid", "pid", "program"] "Processes of the machine that the run has a link to.";
     RUN_EMPTY Counter "busypoll_run_busy_polls_empty_total" ["uid", "pid", "program"] "Busy polls of the run that found nothing.";
     RUN_REFUSED Counter "busypoll_run_busy_polls_refused_total" ["uid", "pid", "program"] "Busy polls refused because another thread owned the queue.";
     RUN_CROWDED Counter "busypoll_run_busy_polls_crowded_total" ["uid", "pid", "program"] "Busy polls ended because another thread polled on the same CPU.";

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use busypoll_linux::process::{Kind, Process};
 use busypoll_run::{guard, ss};
 use busypoll_stack::inet::list_id;
-use busypoll_stack::ledger::Ledger;
-use busypoll_stack::napi::Stats;
+use busypoll_stack::ledger::{Ledger, LedgerQueue};
 use busypoll_stack::wire::Protocol;
 use busypoll_stack::{lease, unix};
 
@@ -34,8 +33,8 @@ pub struct Run {
     pub sockets: BTreeMap<(&'static str, &'static str), u64>,
     /// Sockets that its list had no room for.
     pub unlisted: u64,
-    /// The counters of its queues.
-    pub queues: Vec<Stats>,
+    /// Its queues, with their counters.
+    pub queues: Vec<LedgerQueue>,
     /// Its inet's counters; `None` of a program of another version, which may count something else.
     pub counts: Option<Vec<u64>>,
 }
@@ -106,7 +105,7 @@ fn run(user: u32, pid: i32, ledger: &Ledger) -> Run {
         program: program.trim_end().to_owned(),
         sockets,
         unlisted: ledger.left_out().into(),
-        queues: ledger.contexts(),
+        queues: ledger.queues(),
         counts: ledger.inet_counts(list_id()),
     }
 }

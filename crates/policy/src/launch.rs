@@ -93,6 +93,9 @@ pub struct Launch {
     pub bypass_firewall: bool,
     /// Connections between programs of this machine that have this set go over memory.
     pub same_host: bool,
+    /// The file to which the process of this number captures what goes over the stack plane; other processes have one
+    /// each, with their number behind the name.
+    pub pcap: Option<(u32, String)>,
     /// The abstract unix socket of the guard.
     pub guard: Option<String>,
     /// The path of the memory that the processes of the run share, such as `/proc/PID/fd/N`.
@@ -137,6 +140,9 @@ impl Launch {
             if let Some(value) = value {
                 put(name, value);
             }
+        }
+        if let Some((pid, file)) = &self.pcap {
+            put("pcap", &format!("{pid}:{file}"));
         }
         if let Some(first) = self.first {
             put("first", &first.to_string());
@@ -218,6 +224,10 @@ impl Launch {
                 Err(_) => return Some(Err(format!("'{value}' is no number"))),
             },
             "dev" => self.dev = Some(value.to_owned()),
+            "pcap" => match value.split_once(':').map(|(pid, file)| (pid.parse(), file)) {
+                Some((Ok(pid), file)) => self.pcap = Some((pid, file.to_owned())),
+                _ => return Some(Err(format!("'{value}' is no number and file"))),
+            },
             "guard" => self.guard = Some(value.to_owned()),
             "shared" => self.shared = Some(value.to_owned()),
             "command" => self.command = Some(value.to_owned()),

@@ -67,25 +67,27 @@ fn launch() -> impl Strategy<Value = Launch> {
     );
     let name = || option::of("[^\0]{1,12}");
     let names = (name(), name(), name(), option::of(any::<u32>()));
-    (policy, name(), any::<[bool; 4]>(), names).prop_map(
-        |(
-            policy,
-            dev,
-            [latency, strict, bypass_firewall, same_host],
-            (guard, shared, command, first),
-        )| Launch {
-            policy,
-            dev,
-            profile: if latency { Profile::Latency } else { Profile::Safe },
-            strict,
-            bypass_firewall,
-            same_host,
-            guard,
-            shared,
-            command,
-            first,
-        },
-    )
+    (policy, (name(), option::of((any::<u32>(), "[^\0]{1,12}"))), any::<[bool; 4]>(), names)
+        .prop_map(
+            |(
+                policy,
+                (dev, pcap),
+                [latency, strict, bypass_firewall, same_host],
+                (guard, shared, command, first),
+            )| Launch {
+                policy,
+                dev,
+                profile: if latency { Profile::Latency } else { Profile::Safe },
+                strict,
+                bypass_firewall,
+                same_host,
+                pcap,
+                guard,
+                shared,
+                command,
+                first,
+            },
+        )
 }
 
 proptest! {

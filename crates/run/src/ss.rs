@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use busypoll_policy::fit::Width;
 use busypoll_policy::{say, units};
-use busypoll_stack::ledger::{LedgerEntry, SocketCounts};
+use busypoll_stack::ledger::{LedgerEntry, LedgerQueue, SocketCounts, Way};
 use busypoll_stack::wire::Protocol;
 use busypoll_stack::{lease, unix};
 use comfy_table::{CellAlignment, Table, presets};
@@ -20,7 +20,7 @@ use crate::{guard, watch};
 ///
 /// Those of all runs of this user in this network namespace, and of root's runs as far as this user may see them: TCP
 /// connections and listeners, UDP sockets. The queues of a listener are the connections that wait to be accepted, and
-/// the limit.
+/// the limit. Connections over memory have the process at their other end in the column Link.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SsArgs {
     /// How the packets of each socket were found, drops and retransmissions
@@ -55,6 +55,8 @@ struct Row {
     local: SocketAddr,
     peer: Option<SocketAddr>,
     napi_id: Option<u32>,
+    /// The process at the other end of its link; 0: not visible.
+    link_pid: Option<i32>,
     process: String,
     pid: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,9 +98,9 @@ fn list(args: &SsArgs, out: &mut dyn Write) -> io::Result<()> {
         // A guard that has gone meanwhile, or another user's, lists nothing.
         for (pid, ledger) in listed.unwrap_or_default() {
             let process = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            rows.extend(
-                ledger.list().iter().map(|line| row(line, pid, process.trim_end(), args.info)),
-            );
+            let queues = ledger.queues();
+            let of = (pid, process.trim_end());
+            rows.extend(ledger.list().iter().map(|line| row(line, &queues, of, args.info)));
             match ledger.left_out() {
                 0 => {}
                 more => {
@@ -160,7 +162,7 @@ impl Info {
     }
 }
 
-fn row(line: &LedgerEntry, pid: i32, process: &str, info: bool) -> Row {
+fn row(line: &LedgerEntry, queues: &[LedgerQueue], (pid, process): (i32, &str), info: bool) -> Row {
     Row {
         netid: if line.protocol == Protocol::UDP { "udp" } else { "tcp" },
         state: state(line.state),
@@ -169,9 +171,18 @@ fn row(line: &LedgerEntry, pid: i32, process: &str, info: bool) -> Row {
         local: line.local,
         peer: Some(line.remote).filter(|peer| peer.port() != 0),
         napi_id: Some(line.napi).filter(|id| *id != 0),
+        link_pid: link_pid(line.napi, queues),
         process: process.to_owned(),
         pid,
         info: info.then(|| Info::of(&line.counts)),
+    }
+}
+
+/// The process at the other end, if the queue with this id is a link's.
+fn link_pid(napi: u32, queues: &[LedgerQueue]) -> Option<i32> {
+    match queues.iter().find(|queue| napi != 0 && queue.napi == napi)?.way {
+        Way::Link(pid) => Some(pid),
+        Way::Interface => None,
     }
 }
 
@@ -196,19 +207,21 @@ pub fn state(number: u8) -> &'static str {
 
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header([
-        "Netid",
-        "State",
-        "Recv-Q",
-        "Send-Q",
-        "Local Address:Port",
-        "Peer Address:Port",
-        "NAPI",
-        "Process",
-    ]);
+    // Most hosts have no links.
+    let has_links = rows.iter().any(|row| row.link_pid.is_some());
+    let link = |text: String| has_links.then_some(text);
+    let header = ["Netid", "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port"];
+    let header = header.into_iter().chain(["NAPI"]).map(str::to_owned);
+    let header = header.chain(link("Link".into())).chain(["Process".to_owned()]);
+    table.load_style(presets::NOTHING).set_header(header);
     for row in rows {
         let unspecified = if row.local.is_ipv4() { "0.0.0.0:*" } else { "[::]:*" };
-        table.add_row([
+        let link_text = match row.link_pid {
+            None => "-".to_owned(),
+            Some(0) => "local".to_owned(),
+            Some(pid) => format!("local pid {pid}"),
+        };
+        let cells = [
             row.netid.to_owned(),
             row.state.to_owned(),
             row.recv_q.to_string(),
@@ -216,8 +229,9 @@ fn table(rows: &[Row]) -> Table {
             row.local.to_string(),
             row.peer.map_or_else(|| unspecified.to_owned(), |peer| peer.to_string()),
             row.napi_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
-            format!("{} {}", row.pid, row.process),
-        ]);
+        ];
+        let process = format!("{} {}", row.pid, row.process);
+        table.add_row(cells.into_iter().chain(link(link_text)).chain([process]));
     }
     for column in [2, 3] {
         if let Some(column) = table.column_mut(column) {

@@ -8,9 +8,9 @@ use crate::{
         kernel::KernelView, tcp,
     },
     lease::Lease,
-    ledger::Ledger,
-    napi::{self, PlacedCounters},
-    nic::{self, Nic, cable::ProcessCable, xdp::Xdp},
+    ledger::{Ledger, QueuePlace, Way},
+    napi,
+    nic::{self, Nic, cable::ProcessCable, pcap::Capture, xdp::Xdp},
     sync::lock,
     sys,
 };
@@ -45,7 +45,7 @@ mod take_over;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
 use datagram_links::DatagramLinks;
-pub(crate) use datagram_links::{Accepted, Way};
+pub(crate) use datagram_links::{Accepted, DatagramWay};
 pub use datagram_links::{PublishedUdp, is_udp_published};
 use link_watch::LinkWatch;
 use peers::Peers;
@@ -88,6 +88,7 @@ struct Inner {
     busy_read: AtomicU32,
     busy_poll: AtomicU32,
     poller_slot: Arc<PollerSlot>,
+    capture: Option<Capture>,
 }
 
 impl Drop for Inner {
@@ -124,6 +125,7 @@ pub struct Builder {
     tcp: tcp::Config,
     ledger: Option<Arc<Ledger>>,
     icmp: Option<IcmpSockets>,
+    capture: Option<Capture>,
 }
 
 /// A link of a [`Host`] to another process of this machine, made by [`Host::add_link`].
@@ -232,6 +234,14 @@ impl Builder {
         self
     }
 
+    /// Captures the frames of all its NICs, and of the links that are added. What the kernel carries for its sockets is
+    /// not captured.
+    #[must_use]
+    pub fn capture(mut self, capture: Capture) -> Builder {
+        self.capture = Some(capture);
+        self
+    }
+
     /// Opens every queue and puts it into service.
     ///
     /// # Errors
@@ -252,7 +262,8 @@ impl Builder {
             let info = nic.info().clone();
             let (mut tx, mut rx) = (Vec::new(), Vec::new());
             for index in 0..info.queues {
-                let nic::Queue { rx: receive, tx: transmit, interrupt } = nic.open(index)?;
+                let opened = captured(self.capture.as_ref(), nic.open(index)?);
+                let nic::Queue { rx: receive, tx: transmit, interrupt } = opened;
                 tx.push(transmit);
                 rx.push((receive, interrupt));
             }
@@ -264,10 +275,8 @@ impl Builder {
             let interface = inet.add_interface(info.clone(), tx, addressing);
             for (queue, (receive, interrupt)) in (0..).zip(rx) {
                 let hangs_up = interrupt.hang_up().is_some().then(|| interrupt.clone());
-                let counters = match &ledger {
-                    Some(ledger) => ledger.context_counters(contexts.len()),
-                    None => PlacedCounters::default(),
-                };
+                let place = ledger.as_ref().and_then(|ledger| ledger.place_queue(Way::Interface));
+                let counters = place.as_ref().map(QueuePlace::counters).unwrap_or_default();
                 let source = Source::Queue(queue);
                 let input = Input { inet: inet.clone(), interface: interface.clone(), source };
                 let serving = CONTEXTS.start(napi::Parts {
@@ -280,19 +289,21 @@ impl Builder {
                     counters,
                 })?;
                 interface.set_napi(queue, serving.context().id());
+                place.iter().for_each(|place| place.set_napi(serving.context().id()));
                 if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
                     let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];
                     sys::pin(thread.id(), cpu)?;
                 }
                 if let Some(interrupt) = hangs_up {
                     let (context, interface) = (serving.context().clone(), interface.clone());
-                    let (datagrams, _serving) = (None, None);
+                    let (datagrams, _serving, _place) = (None, None, None);
                     links.push(link_watch::Link {
                         interrupt,
                         context,
                         interface,
                         datagrams,
                         _serving,
+                        _place,
                     });
                 }
                 contexts.push(serving);
@@ -347,6 +358,7 @@ impl Builder {
             busy_read,
             busy_poll,
             poller_slot: Arc::new(PollerSlot::new()),
+            capture: self.capture,
         };
         Ok(Host { inner: Arc::new(inner) })
     }
@@ -415,6 +427,13 @@ fn addressing(
     }
 }
 
+fn captured(capture: Option<&Capture>, queue: nic::Queue) -> nic::Queue {
+    match capture {
+        Some(capture) => capture.of(queue),
+        None => queue,
+    }
+}
+
 impl Host {
     /// A builder for a host.
     pub fn builder() -> Builder {
@@ -451,11 +470,14 @@ impl Host {
     /// No descriptor, thread or NAPI context left.
     pub fn add_link(&self, mut cable: ProcessCable) -> io::Result<Link> {
         let (info, peer, ports) = (cable.info().clone(), cable.peer_mac(), cable.ports());
-        let nic::Queue { rx, tx, interrupt } = cable.open(0)?;
+        let pid = cable.peer_pid();
         let inner = &*self.inner;
+        let nic::Queue { rx, tx, interrupt } = captured(inner.capture.as_ref(), cable.open(0)?);
         let interface = inner.inet.add_link(info.clone(), vec![tx], peer);
         let source = Source::Queue(0);
         let input = Input { inet: inner.inet.clone(), interface: interface.clone(), source };
+        let ledger = inner.inet.ledger();
+        let place = ledger.and_then(|ledger| ledger.place_queue(Way::Link(pid)));
         let serving = CONTEXTS.start(napi::Parts {
             device: info.name,
             queue: 0,
@@ -463,10 +485,11 @@ impl Host {
             interrupt: interrupt.clone(),
             upper: Arc::new(input),
             watchdog: inner.watchdog,
-            counters: PlacedCounters::default(),
+            counters: place.as_ref().map(QueuePlace::counters).unwrap_or_default(),
         })?;
         let context = serving.context().clone();
         interface.set_napi(0, context.id());
+        place.iter().for_each(|place| place.set_napi(context.id()));
         let mut timers = lock(&inner.wake.link);
         if timers.strong_count() == 0 {
             *timers = Arc::downgrade(&context);
@@ -474,8 +497,10 @@ impl Host {
         drop(timers);
         let number = interface.link();
         ports.into_iter().for_each(|ports| inner.datagram_links.add(number, ports));
-        let (datagrams, _serving) = (Some(inner.datagram_links.clone()), Some(serving));
-        let watched = link_watch::Link { interrupt, context, interface, datagrams, _serving };
+        let datagrams = Some(inner.datagram_links.clone());
+        let (_serving, _place) = (Some(serving), place);
+        let watched =
+            link_watch::Link { interrupt, context, interface, datagrams, _serving, _place };
         let mut watch = lock(&inner.link_watch);
         match &*watch {
             Some(watch) => watch.add(watched),
@@ -514,6 +539,12 @@ impl Host {
     /// Sets `busy_poll`.
     pub fn set_busy_poll(&self, micros: u32) {
         self.inner.busy_poll.store(micros, Ordering::Relaxed);
+    }
+
+    /// Waits until what has been captured so far is in the file, for this time at most.
+    #[doc(hidden)]
+    pub fn flush_capture(&self, most: Duration) {
+        self.inner.capture.iter().for_each(|capture| capture.flush(most));
     }
 
     /// The NAPI contexts in service, one for each queue of each interface.

@@ -7,7 +7,7 @@
 //! line whose count changed while it read.
 
 use crate::{
-    napi::{Counters, NapiId, PlacedCounters, Stats},
+    napi::{Counters, NapiId},
     published::Published,
     sync::lock,
     sys,
@@ -25,16 +25,19 @@ use std::{
 };
 
 mod counts;
+mod queues;
 mod trace;
 
 pub(crate) use counts::DirectCount;
 use counts::LineCounts;
 pub use counts::SocketCounts;
+pub(crate) use queues::QueuePlace;
+pub use queues::{LedgerQueue, Way};
 pub(crate) use trace::forget_thread;
 pub use trace::{TraceEvent, TraceReader, TracedBy};
 
 /// The first word of the memory, by which a reader recognises a ledger; the last byte is the version.
-const MAGIC: u32 = 0x6270_6c04;
+const MAGIC: u32 = 0x6270_6c05;
 
 /// The default number of lines, and the most: 4 MiB, of which only used pages take memory.
 pub const LINES: u32 = 1 << 15;
@@ -91,6 +94,7 @@ struct Front {
     head: Head,
     counts: [AtomicU64; COUNTS],
     contexts: [Counters; CONTEXTS],
+    queues: [queues::Words; CONTEXTS],
     ring: trace::Ring,
 }
 
@@ -156,6 +160,8 @@ pub struct Ledger {
     count: u32,
     /// Lines that were used and are free again.
     free: Mutex<Vec<u32>>,
+    /// Places of queues that links have left.
+    free_queues: Mutex<Vec<u32>>,
     memory: OwnedFd,
 }
 
@@ -234,7 +240,8 @@ impl Ledger {
         let front = front.ok_or_else(io::Error::last_os_error)?;
         // SAFETY: within the mapping: the lines follow the front.
         let lines_start = unsafe { front.add(1) }.cast();
-        Ok(Ledger { front, lines: lines_start, count: lines, free: Mutex::default(), memory })
+        let (free, free_queues) = Default::default();
+        Ok(Ledger { front, lines: lines_start, count: lines, free, free_queues, memory })
     }
 
     /// The descriptor of its memory, for another process to [`open`](Ledger::open).
@@ -257,22 +264,6 @@ impl Ledger {
         let at = NonNull::from(&self.front().counts);
         // SAFETY: within the mapping, which lives as long as the ledger.
         unsafe { Published::within(at, self.clone()) }
-    }
-
-    /// The place of a context's counters.
-    pub(crate) fn context_counters(self: &Arc<Ledger>, number: usize) -> PlacedCounters {
-        let Some(counters) = self.front().contexts.get(number) else {
-            return PlacedCounters::default();
-        };
-        self.head().contexts.fetch_max(number as u32 + 1, Ordering::Release);
-        // SAFETY: within the mapping, which lives as long as the ledger.
-        unsafe { PlacedCounters::within(NonNull::from(counters), self.clone()) }
-    }
-
-    /// The counters of each NAPI context. What the rings dropped is not among them.
-    pub fn contexts(&self) -> Vec<Stats> {
-        let used = self.head().contexts.load(Ordering::Acquire) as usize;
-        self.front().contexts.iter().take(used).map(|context| context.snapshot(0)).collect()
     }
 
     /// Inet's counters in the order of [`crate::inet::Count`], if they are those of `list_id`.
@@ -527,20 +518,10 @@ mod tests {
     fn counters_are_read_by_another_process_if_it_knows_the_list() {
         let ours = Arc::new(Ledger::create(1).unwrap());
         let theirs = Ledger::open(ours.memory().try_clone_to_owned().unwrap()).unwrap();
-        assert_eq!((theirs.contexts(), theirs.inet_counts(7)), (vec![], None));
+        assert_eq!(theirs.inet_counts(7), None);
         ours.counts(7)[3].fetch_add(9, Ordering::Relaxed);
-        let second = ours.context_counters(1);
-        second.bp_cleaned.add(5);
         assert_eq!(theirs.inet_counts(7).unwrap()[3], 9);
         assert_eq!(theirs.inet_counts(8), None);
-        let found: Vec<u64> = theirs.contexts().iter().map(|context| context.bp_cleaned).collect();
-        assert_eq!(found, [0, 5]);
-        // Beyond what the ledger holds they are counted, and not published.
-        ours.context_counters(CONTEXTS).bp_cleaned.add(1);
-        assert_eq!(theirs.contexts().len(), 2);
-        drop(ours);
-        second.bp_cleaned.add(1);
-        assert_eq!(theirs.contexts()[1].bp_cleaned, 6, "the place keeps the ledger");
     }
 
     #[test]

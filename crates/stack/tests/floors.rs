@@ -62,7 +62,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 38] = [
+const STACK_PLANE: [&str; 39] = [
     "fork",
     "copy",
     "accept",
@@ -88,6 +88,7 @@ const STACK_PLANE: [&str; 38] = [
     "rings",
     "route",
     "host",
+    "capture",
     "companion_options",
     "internal_fds",
     "stream",

@@ -21,6 +21,7 @@ const COLUMNS: &[&str] = &[
     "POLL%    of the packets: found by busy polls; of a thread: CPU time spent polling",
     "SIRQ%    found by softirqs; stack plane: by the interrupt thread and leaders",
     "THRD%    found by the kernel thread of the NAPI instance",
+    "LINK%    over links to other processes of this machine",
     "EMPTY/s  busy polls that found nothing",
     "AVOID/s  interrupts that busy polls made unnecessary, at most",
     "CPU%     of one CPU; VAIN%: polling in waits that polling brought nothing for",

@@ -10,7 +10,7 @@ use crate::sample::NotSeen;
 use crate::table::View;
 
 fn packets(busy_poll: u64, interrupt: u64) -> Option<Packets> {
-    Some(Packets { all: busy_poll + interrupt, busy_poll, interrupt, kernel_thread: 0 })
+    Some(Packets { all: busy_poll + interrupt, busy_poll, interrupt, kernel_thread: 0, link: 0 })
 }
 
 fn process(pid: u32, program: &str, busy_poll: u64, interrupt: u64) -> ProcessRow {
@@ -37,6 +37,7 @@ fn figures() -> Figures {
         device: "eth1".into(),
         napi_id: 8193,
         plane: Plane::Kernel,
+        link_pid: None,
         packets: packets(40_000, 2_000),
         empty_polls: Some(400_000),
         interrupts: Some(150),

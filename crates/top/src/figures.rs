@@ -9,6 +9,7 @@ use busypoll_linux::bpf::deliveries::{Delivery, Found};
 use busypoll_linux::bpf::napi::Passes;
 use busypoll_linux::bpf::waits::{ThreadWaits, Times};
 use busypoll_linux::netns;
+use busypoll_stack::ledger::{LedgerQueue, Way};
 use busypoll_stack::napi::Stats;
 use serde::Serialize;
 
@@ -30,6 +31,8 @@ pub(crate) struct Packets {
     /// By softirqs; on the stack plane by the interrupt thread and leaders.
     pub(crate) interrupt: u64,
     pub(crate) kernel_thread: u64,
+    /// Over links to other processes of the machine.
+    pub(crate) link: u64,
 }
 
 /// A time that half of the waits, and 99 in 100, were below.
@@ -72,6 +75,8 @@ pub(crate) struct NapiRow {
     pub(crate) device: String,
     pub(crate) napi_id: u32,
     pub(crate) plane: Plane,
+    /// Of a link: the process at its other end, 0 if that is not visible.
+    pub(crate) link_pid: Option<u32>,
     pub(crate) packets: Option<Packets>,
     pub(crate) empty_polls: Option<u64>,
     pub(crate) interrupts: Option<u64>,
@@ -137,12 +142,19 @@ impl Packets {
             busy_poll: passes.spin_packets + passes.rearm_packets,
             interrupt: passes.softirq_packets,
             kernel_thread: passes.threaded_packets,
+            link: 0,
         }
     }
 
-    fn of_run(stats: &Stats) -> Self {
-        let interrupt = stats.packets.saturating_sub(stats.bp_cleaned);
-        Packets { all: stats.packets, busy_poll: stats.bp_cleaned, interrupt, kernel_thread: 0 }
+    fn of_run(queue: &LedgerQueue) -> Self {
+        let stats = &queue.stats;
+        Packets {
+            all: stats.packets,
+            busy_poll: stats.bp_cleaned,
+            interrupt: stats.packets.saturating_sub(stats.bp_cleaned),
+            kernel_thread: 0,
+            link: if matches!(queue.way, Way::Link(_)) { stats.packets } else { 0 },
+        }
     }
 
     fn add(&mut self, found: Found, count: u64) {
@@ -230,17 +242,19 @@ fn new_packets(before: &Sample, now: &Sample) -> Option<BTreeMap<u32, Packets>> 
     Some(by_process)
 }
 
-fn stats_since(now: &[Stats], before: &[Stats]) -> Vec<Stats> {
-    let nothing = Stats::default();
-    let new = |(at, row): (usize, &Stats)| {
-        let was = before.get(at).unwrap_or(&nothing);
-        Stats {
+/// The queues with what they counted since.
+fn queues_since(now: &[LedgerQueue], before: &[LedgerQueue]) -> Vec<LedgerQueue> {
+    let new = |(at, queue): (usize, &LedgerQueue)| {
+        let was = before.get(at).map_or(Stats::default(), |was| was.stats);
+        let row = queue.stats;
+        let stats = Stats {
             bp_misses: row.bp_misses.saturating_sub(was.bp_misses),
             bp_cleaned: row.bp_cleaned.saturating_sub(was.bp_cleaned),
             interrupts: row.interrupts.saturating_sub(was.interrupts),
             packets: row.packets.saturating_sub(was.packets),
-            ..*row
-        }
+            ..row
+        };
+        LedgerQueue { stats, ..*queue }
     };
     now.iter().enumerate().map(new).collect()
 }
@@ -332,6 +346,7 @@ fn napis(before: &Sample, now: &Sample, passes: Option<&[Passes]>) -> Vec<NapiRo
             device: instance.device.clone(),
             napi_id: id,
             plane: Plane::Kernel,
+            link_pid: None,
             packets: passes.map(|_| Packets::default()),
             empty_polls: passes.map(|_| 0),
             interrupts: interrupts.map(|(now, before)| now.saturating_sub(before)),
@@ -353,6 +368,7 @@ fn napis(before: &Sample, now: &Sample, passes: Option<&[Passes]>) -> Vec<NapiRo
             device: device.name.clone(),
             napi_id: id.get(),
             plane: Plane::Kernel,
+            link_pid: None,
             packets: Some(Packets::default()),
             empty_polls: Some(0),
             interrupts: None,
@@ -373,17 +389,24 @@ fn napis(before: &Sample, now: &Sample, passes: Option<&[Passes]>) -> Vec<NapiRo
     let mut rows: Vec<NapiRow> = rows.into_values().collect();
     for run in &now.runs {
         let was = before.runs.iter().find(|was| was.pid == run.pid);
-        let new = stats_since(&run.queues, was.map_or(&[], |was| &was.queues));
+        let new = queues_since(&run.queues, was.map_or(&[], |was| &was.queues));
         for (at, new) in (0u32..).zip(&new) {
+            let link_pid = match new.way {
+                Way::Interface => None,
+                // The place of a link that is gone.
+                Way::Link(_) if new.napi == 0 && new.stats.packets == 0 => continue,
+                Way::Link(pid) => Some(pid.cast_unsigned()),
+            };
             rows.push(NapiRow {
                 netns: None,
                 device: format!("{}[{}]", run.program, run.pid),
                 napi_id: at,
                 plane: Plane::Stack,
+                link_pid,
                 packets: Some(Packets::of_run(new)),
-                empty_polls: Some(new.bp_misses),
-                interrupts: Some(new.interrupts),
-                avoided: Some(new.bp_cleaned),
+                empty_polls: Some(new.stats.bp_misses),
+                interrupts: Some(new.stats.interrupts),
+                avoided: Some(new.stats.bp_cleaned),
                 wakeups: None,
                 next: None,
             });
@@ -408,19 +431,22 @@ fn processes(
     for run in &now.runs {
         let was = before.runs.iter().find(|was| was.pid == run.pid);
         let pid = run.pid as u32;
-        let mut sum = Stats::default();
-        for new in stats_since(&run.queues, was.map_or(&[], |was| &was.queues)) {
-            sum.packets += new.packets;
-            sum.bp_cleaned += new.bp_cleaned;
-            sum.bp_misses += new.bp_misses;
+        let (mut sum, mut empty) = (Packets::default(), 0);
+        for new in queues_since(&run.queues, was.map_or(&[], |was| &was.queues)) {
+            let more = Packets::of_run(&new);
+            sum.all += more.all;
+            sum.busy_poll += more.busy_poll;
+            sum.interrupt += more.interrupt;
+            sum.link += more.link;
+            empty += new.stats.bp_misses;
         }
         rows.push(ProcessRow {
             pid,
             program: run.program.clone(),
             plane: Plane::Stack,
-            packets: Some(Packets::of_run(&sum)),
-            empty_polls: Some(sum.bp_misses),
-            avoided: Some(sum.bp_cleaned),
+            packets: Some(sum),
+            empty_polls: Some(empty),
+            avoided: Some(sum.busy_poll),
             cpu_share: cpu_share(pid),
             // Its threads poll outside the kernel, where no tracepoint is.
             polling_share: None,

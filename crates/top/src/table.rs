@@ -56,6 +56,7 @@ const PROCESS: &[Column] = &[
     number("PKT/s", 6, 0),
     number("POLL%", 5, 0),
     number("SIRQ%", 5, 10),
+    number("LINK%", 5, 11),
     number("EMPTY/s", 7, 6),
     number("CPU%", 5, 4),
     number("VAIN%", 5, 3),
@@ -274,9 +275,10 @@ fn code(next: &Option<Next>) -> Cell {
 
 fn napi(row: &NapiRow, seconds: f64) -> Row<'_> {
     let rate = |count: Option<u64>| Cell::Rate(count.map(|count| count as f64 / seconds));
-    let device = match row.netns {
-        Some(netns) => format!("{}@{netns}", row.device),
-        None => row.device.clone(),
+    let device = match (row.netns, row.link_pid) {
+        (Some(netns), _) => format!("{}@{netns}", row.device),
+        (_, Some(pid)) => format!("{}->{pid}", row.device),
+        _ => row.device.clone(),
     };
     let cells = vec![
         Cell::Text(device),
@@ -305,6 +307,7 @@ fn process(row: &ProcessRow, seconds: f64) -> Row<'_> {
         rate(row.packets.map(|packets| packets.all)),
         share(row.packets, |packets| packets.busy_poll),
         share(row.packets, |packets| packets.interrupt),
+        share(row.packets, |packets| packets.link),
         rate(row.empty_polls),
         Cell::Share(row.cpu_share),
         Cell::Share(row.vain_share),

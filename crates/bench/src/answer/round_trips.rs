@@ -1,17 +1,66 @@
 //! The sentence below a run of round trips.
 
-use crate::arm::{Mode, Nic, Placement, Plane};
-use crate::data::{RoundTripReport, best_blocking};
+use crate::arm::{Between, Mode, Nic, Placement, Plane, Protocol};
+use crate::data::{ArmReport, RoundTripReport, best_blocking};
 use crate::text::figures::us_text;
 
-/// One sentence: the gain by busy polling in this run, and its cost.
+/// One sentence: the gain by busy polling in this run, and its cost. Another one if two processes of the machine were
+/// measured.
 pub fn round_trips(report: &RoundTripReport) -> String {
-    let polling = report.arms.iter().filter(|a| a.mode == Mode::BusyPoll);
+    match local(report) {
+        Some(local) if report.between(Between::Hosts).next().is_none() => local,
+        Some(local) => format!("{} {local}", hosts(report)),
+        None => hosts(report),
+    }
+}
+
+/// What two processes of this machine gain by a cable, beside what no stack can beat.
+fn local(report: &RoundTripReport) -> Option<String> {
+    let arms = || report.between(Between::Processes).filter(|a| a.valid);
+    arms().next()?;
+    let fastest = |nic, protocol| {
+        arms()
+            .filter(|a| a.nic == nic && a.protocol == protocol)
+            .min_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50))
+    };
+    let figure = |arm: &ArmReport| format!("{} us", us_text(arm.rtt_us.p50));
+    let gain = |protocol| {
+        let cable = fastest(Nic::Cable, protocol)?;
+        let best = best_blocking(&report.arms, cable)?;
+        let ratio = report.comparison(&cable.name, &best.name)?.p50_ratio;
+        let unix = fastest(Nic::Unix, protocol)
+            .map_or(String::new(), |a| format!(", AF_UNIX {}", figure(a)));
+        let times = match ratio {
+            ..1.0 => format!("{:.1} times sooner", 1.0 / ratio),
+            _ => format!("{ratio:.1} times later"),
+        };
+        Some(format!(
+            "{} over a cable takes {} where loopback at its better placement takes {}: {times}{unix}",
+            protocol.word().to_uppercase(),
+            figure(cable),
+            figure(best),
+        ))
+    };
+    let gains: Vec<String> = [Protocol::Tcp, Protocol::Udp].into_iter().filter_map(gain).collect();
+    if gains.is_empty() {
+        return Some(
+            "This run says nothing about a cable between two processes: it needs the arms local-cable-* and \
+             local-loopback-* of the same protocol, and two CPUs."
+                .to_owned(),
+        );
+    }
+    let memory = fastest(Nic::Memory, Protocol::Udp)
+        .map_or(String::new(), |a| format!("; bare memory takes {}", figure(a)));
+    Some(format!("Between two processes of this machine, {}{memory}.", gains.join("; ")))
+}
+
+fn hosts(report: &RoundTripReport) -> String {
+    let polling = report.between(Between::Hosts).filter(|a| a.mode == Mode::BusyPoll);
     let Some((arm, best, c)) = polling
         .clone()
         .filter(|a| a.valid && (a.plane == Plane::Kernel || a.nic == Nic::Xdp))
         .filter_map(|arm| {
-            let best = best_blocking(&report.arms, arm.protocol)?;
+            let best = best_blocking(&report.arms, arm)?;
             Some((arm, best, report.comparison(&arm.name, &best.name)?))
         })
         .min_by(|a, b| a.2.p50_ratio.total_cmp(&b.2.p50_ratio))
@@ -44,7 +93,7 @@ pub fn round_trips(report: &RoundTripReport) -> String {
         a.valid
             && (a.plane, a.mode, a.placement)
                 == (Plane::Kernel, Mode::Blocking, Placement::SeparateCpus)
-            && a.protocol == arm.protocol
+            && (a.protocol, a.between) == (arm.protocol, arm.between)
             && a.name != best.name
     });
     let apart = apart.map_or(String::new(), |a| {
@@ -64,7 +113,25 @@ pub fn round_trips(report: &RoundTripReport) -> String {
 mod tests {
     use super::*;
     use crate::data::Comparison;
-    use crate::data::sample::sample;
+    use crate::data::sample::{local, sample};
+
+    #[test]
+    fn two_processes_have_a_sentence_of_their_own() {
+        let mut report = local();
+        assert_eq!(
+            round_trips(&report),
+            "Between two processes of this machine, TCP over a cable takes 0.50 us where loopback at its better placement \
+             takes 10.0 us: 20.0 times sooner, AF_UNIX 8.00 us; bare memory takes 0.20 us."
+        );
+        report.arms.extend(sample().arms);
+        report.comparisons.extend(sample().comparisons);
+        let both = round_trips(&report);
+        assert!(both.starts_with("Busy polling (kernel-udp-busy-poll)"), "{both}");
+        assert!(both.contains(". Between two processes of this machine, TCP"), "{both}");
+        // AF_UNIX is no baseline, however fast.
+        report.arms.retain(|arm| arm.nic != Nic::Loopback);
+        assert!(round_trips(&report).contains("says nothing about a cable"), "{report:?}");
+    }
 
     #[test]
     fn the_verdict_claims_only_what_was_measured() {

@@ -1,6 +1,6 @@
 //! The sentence above each sweep, which summarises the figures below it.
 
-use crate::arm::{Mode, Plane, Protocol};
+use crate::arm::{Between, Mode, Nic, Plane, Protocol};
 use crate::data::{ArmReport, Point, PointArm, RX_USECS, Sweep, best_blocking};
 use crate::text::figures::{ratio_text, us_text, weight_text};
 
@@ -190,7 +190,7 @@ fn find<'a>(point: &'a Point, name: &str) -> Option<&'a ArmReport> {
 fn baseline(point: &Point, polling: &ArmReport) -> Option<ArmReport> {
     let arms: Vec<ArmReport> = point.arms.iter().map(|a| a.arm.clone()).collect();
     // The cable's packets do not cross the kernel; it is compared with its own interrupt mode.
-    if polling.nic == crate::arm::Nic::Cable {
+    if polling.nic == Nic::Cable && polling.between == Between::Hosts {
         let same = |a: &&ArmReport| a.nic == polling.nic && a.mode == Mode::Interrupt && a.valid;
         return arms
             .iter()
@@ -199,7 +199,7 @@ fn baseline(point: &Point, polling: &ArmReport) -> Option<ArmReport> {
             .cloned();
     }
     debug_assert!(polling.plane != Plane::Bare);
-    best_blocking(&arms, polling.protocol).cloned()
+    best_blocking(&arms, polling).cloned()
 }
 
 fn loss(arm: &PointArm) -> f64 {
@@ -255,7 +255,7 @@ mod tests {
         assert!(sweep(Sweep::Size, &points).starts_with("Against the best blocking arm: "));
         let mut cable = points[0].arms.clone();
         for PointArm { arm, .. } in &mut cable {
-            arm.nic = crate::arm::Nic::Cable;
+            arm.nic = Nic::Cable;
             arm.name = arm.name.replace("kernel", "cable");
         }
         cable[0].arm.mode = Mode::Interrupt;

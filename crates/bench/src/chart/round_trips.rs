@@ -5,7 +5,7 @@ use super::frame::Heading;
 use super::lines::{Lines, Series};
 use super::svg::Ink;
 use super::{Chart, sizes, subtitle};
-use crate::arm::{Plane, Protocol};
+use crate::arm::{Between, Plane, Protocol};
 use crate::data::{ArmReport, RoundTripReport, best_blocking};
 use crate::limit;
 use crate::text::figures::{time_text, us_text};
@@ -29,10 +29,24 @@ pub(super) fn planes(arms: impl Iterator<Item = Plane> + Clone) -> Vec<(Ink, &'s
 }
 
 pub(super) fn charts(report: &RoundTripReport) -> Vec<Chart> {
-    let percentiles = [(Protocol::Udp, "udp-percentiles"), (Protocol::Tcp, "tcp-percentiles")];
-    let percentiles =
-        percentiles.into_iter().filter_map(|(p, word)| Chart::lines(word, lines(report, p)));
-    Chart::bars("", bars(report)).into_iter().chain(percentiles).collect()
+    let (hosts, processes) = (Between::Hosts, Between::Processes);
+    let percentiles = [
+        (hosts, Protocol::Udp, "udp-percentiles"),
+        (hosts, Protocol::Tcp, "tcp-percentiles"),
+        (processes, Protocol::Udp, "local-udp-percentiles"),
+        (processes, Protocol::Tcp, "local-tcp-percentiles"),
+    ];
+    let percentiles = percentiles
+        .into_iter()
+        .filter_map(|(between, p, word)| Chart::lines(word, lines(report, between, p)));
+    // The first of a report has no word.
+    let has_hosts = report.between(hosts).next().is_some();
+    let local = if has_hosts { "local" } else { "" };
+    let bars = [(hosts, ""), (processes, local)]
+        .into_iter()
+        .filter(|(between, _)| report.between(*between).next().is_some())
+        .filter_map(|(between, word)| Chart::bars(word, bars(report, between)));
+    bars.chain(percentiles).collect()
 }
 
 fn settings(report: &RoundTripReport) -> String {
@@ -40,14 +54,16 @@ fn settings(report: &RoundTripReport) -> String {
     format!("{}, {} rounds", sizes.unwrap_or_default(), report.machine.rounds)
 }
 
-fn bars(report: &RoundTripReport) -> Bars {
-    let mut arms: Vec<&ArmReport> = report.arms.iter().collect();
+fn bars(report: &RoundTripReport, between: Between) -> Bars {
+    let mut arms: Vec<&ArmReport> = report.between(between).collect();
     arms.sort_by(|a, b| {
         (!a.valid, a.rtt_us.p50)
             .partial_cmp(&(!b.valid, b.rtt_us.p50))
             .unwrap_or(std::cmp::Ordering::Equal)
     });
-    let limit = report.limit.shared_memory_rtt_us.map(|us| Bar {
+    // Between processes an arm is the limit.
+    let limit = report.limit.shared_memory_rtt_us.filter(|_| between == Between::Hosts);
+    let limit = limit.map(|us| Bar {
         name: limit::NAME.to_owned(),
         parts: vec![Part { to: us, ink: Ink::Limit, light: false }],
         figure: time_text(us),
@@ -56,9 +72,9 @@ fn bars(report: &RoundTripReport) -> Bars {
     });
     Bars {
         heading: Heading {
-            title: "Round trip: median, and to the 99th percentile".to_owned(),
+            title: format!("Round trip{}: median, and to the 99th percentile", ends(between)),
             subtitle: subtitle(&report.machine, &report.header, &settings(report)),
-            key: planes(report.arms.iter().map(|arm| arm.plane)),
+            key: planes(report.between(between).map(|arm| arm.plane)),
         },
         unit: "\u{b5}s; solid to p50, light to p99".to_owned(),
         bars: limit.into_iter().chain(arms.into_iter().map(|arm| bar(report, arm))).collect(),
@@ -73,7 +89,7 @@ fn bar(report: &RoundTripReport, arm: &ArmReport) -> Bar {
     }
     let (ink, r) = (ink(arm.plane), &arm.rtt_us);
     let tail = r.p99.map(|to| Part { to, ink, light: true });
-    let ratio = match best_blocking(&report.arms, arm.protocol) {
+    let ratio = match best_blocking(&report.arms, arm) {
         Some(best) if best.name == arm.name => Some(format!("best blocking {}", arm.protocol)),
         Some(best) => {
             report.comparison(&arm.name, &best.name).map(|c| format!("{} x", us_text(c.p50_ratio)))
@@ -91,8 +107,15 @@ fn bar(report: &RoundTripReport, arm: &ArmReport) -> Bar {
     }
 }
 
-fn lines(report: &RoundTripReport, protocol: Protocol) -> Lines {
-    let arms = report.arms.iter().filter(|a| a.valid && a.protocol == protocol);
+fn ends(between: Between) -> &'static str {
+    match between {
+        Between::Hosts => "",
+        Between::Processes => " between two processes",
+    }
+}
+
+fn lines(report: &RoundTripReport, between: Between, protocol: Protocol) -> Lines {
+    let arms = report.between(between).filter(|a| a.valid && a.protocol == protocol);
     let series = arms.map(|arm| {
         let r = &arm.rtt_us;
         let values = vec![Some(r.p50), r.p90, r.p99, r.p99_9, r.p99_99, Some(r.max)];
@@ -100,7 +123,11 @@ fn lines(report: &RoundTripReport, protocol: Protocol) -> Lines {
     });
     Lines {
         heading: Heading {
-            title: format!("Round trip by percentile, {}", protocol.word().to_uppercase()),
+            title: format!(
+                "Round trip{} by percentile, {}",
+                ends(between),
+                protocol.word().to_uppercase()
+            ),
             subtitle: subtitle(&report.machine, &report.header, &settings(report)),
             key: Vec::new(),
         },

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Header, Machine, SkippedReport};
-use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
+use crate::arm::{Between, Mode, Nic, Placement, Plane, Protocol};
 use crate::evidence::Evidence;
 use crate::stats::RttUs;
 
@@ -36,6 +36,11 @@ pub struct RoundTripReport {
 }
 
 impl RoundTripReport {
+    /// The arms with this kind of ends.
+    pub fn between(&self, between: Between) -> impl Iterator<Item = &ArmReport> + Clone {
+        self.arms.iter().filter(move |arm| arm.between == between)
+    }
+
     /// The ratio of one arm to another, if it was taken.
     pub fn comparison(&self, arm: &str, baseline: &str) -> Option<&Comparison> {
         self.comparisons.iter().find(|c| c.arm == arm && c.baseline == baseline)
@@ -55,9 +60,14 @@ pub struct Limit {
 #[allow(missing_docs)]
 pub struct ArmReport {
     pub name: String,
+    /// `processes`: the ends are two processes of this machine; `hosts`: each has a network of its own.
+    #[serde(default)]
+    pub between: Between,
     pub plane: Plane,
-    /// `veth`, `xdp`, `cable` or `tap`; with `--host` the kernel's arms cross a real interface, `device`.
+    /// `veth`, `xdp`, `cable` or `tap`; with `--host` the kernel's arms cross a real interface, `device`. Between
+    /// processes `loopback`, `unix`, `cable` or `memory`.
     pub nic: Nic,
+    /// Of AF_UNIX, `udp` stands for datagrams and `tcp` for a stream.
     pub protocol: Protocol,
     pub mode: Mode,
     pub placement: Placement,
@@ -101,10 +111,11 @@ pub struct Comparison {
     pub ci95: Option<[f64; 2]>,
 }
 
-/// The best valid blocking arm of a protocol: the baseline of all others.
-pub fn best_blocking(arms: &[ArmReport], protocol: Protocol) -> Option<&ArmReport> {
+/// The baseline of an arm: the best valid blocking one of the kernel's UDP or TCP, of the same protocol between the same
+/// kind of ends.
+pub fn best_blocking<'a>(arms: &'a [ArmReport], of: &ArmReport) -> Option<&'a ArmReport> {
     arms.iter()
-        .filter(|a| a.plane == Plane::Kernel && a.mode == Mode::Blocking)
-        .filter(|a| a.valid && a.protocol == protocol)
+        .filter(|a| a.plane == Plane::Kernel && a.mode == Mode::Blocking && a.nic != Nic::Unix)
+        .filter(|a| a.valid && a.protocol == of.protocol && a.between == of.between)
         .min_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50))
 }

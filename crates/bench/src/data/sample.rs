@@ -1,7 +1,7 @@
 //! A report for tests.
 
 use super::*;
-use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
+use crate::arm::{Between, Mode, Nic, Placement, Plane, Protocol};
 use crate::evidence::Evidence;
 use crate::siblings::OneCore;
 use crate::stats::RttUs;
@@ -28,10 +28,36 @@ pub(crate) fn machine() -> Machine {
     }
 }
 
+/// A report of arms between two processes alone.
+pub(crate) fn local() -> RoundTripReport {
+    let mut report = sample();
+    let arm = |name: &str, plane, nic, protocol, p50: f64| {
+        let like = report.arms[0].clone();
+        let mode = if plane == Plane::Kernel { Mode::Blocking } else { Mode::BusyPoll };
+        let rtt_us = RttUs { p50, ..like.rtt_us };
+        let between = Between::Processes;
+        ArmReport { name: name.into(), between, plane, nic, protocol, mode, rtt_us, ..like }
+    };
+    use {Plane::*, Protocol::*};
+    report.arms = vec![
+        arm("local-memory-spin", Bare, Nic::Memory, Udp, 0.2),
+        arm("local-cable-tcp-busy-poll", Stack, Nic::Cable, Tcp, 0.5),
+        arm("local-unix-stream-blocking", Kernel, Nic::Unix, Tcp, 8.0),
+        arm("local-loopback-tcp-blocking", Kernel, Nic::Loopback, Tcp, 10.0),
+    ];
+    let [_, cable, _, loopback] = &report.arms[..] else { unreachable!() };
+    let (arm, baseline) = (cable.name.clone(), loopback.name.clone());
+    report.comparisons = vec![Comparison { arm, baseline, p50_ratio: 0.05, ci95: None }];
+    report.skipped.clear();
+    report.answer = crate::answer::round_trips(&report);
+    report
+}
+
 /// A report with an example of everything.
 pub(crate) fn sample() -> RoundTripReport {
     let arm = |name: &str, mode, placement, p50: f64, demand, valid: bool| ArmReport {
         name: name.into(),
+        between: Between::Hosts,
         plane: Plane::Kernel,
         nic: Nic::Veth,
         protocol: Protocol::Udp,

@@ -10,5 +10,5 @@ pub use session::{Acceptor, Initiator, sizes};
 
 /// The arms that can carry a session.
 pub fn arms() -> Vec<Arm> {
-    ARMS.iter().filter(|arm| arm.protocol == Protocol::Tcp).copied().collect()
+    ARMS.iter().filter(|arm| arm.protocol == Protocol::Tcp && !arm.is_local()).copied().collect()
 }

@@ -24,7 +24,7 @@ fn round_trips(html: &mut Html, report: &RoundTripReport) {
     let mut table = Table { columns: columns(&titles), rows: Vec::new() };
     for arm in &report.arms {
         let r = &arm.rtt_us;
-        let to_best = match best_blocking(&report.arms, arm.protocol) {
+        let to_best = match best_blocking(&report.arms, arm) {
             Some(best) if best.name == arm.name => Cell::of("1 (baseline)"),
             Some(best) => report
                 .comparison(&arm.name, &best.name)
@@ -50,7 +50,7 @@ fn round_trips(html: &mut Html, report: &RoundTripReport) {
     html.legend(
         "Round trips in \u{b5}s; in brackets 95% intervals over rounds. CPU \u{b5}s: CPU time of the whole machine for \
          each transaction; ?: cannot be told apart from what other programs used. x best blocking: p50 as a multiple of \
-         the best blocking arm's of the same protocol, paired by round.",
+         the best blocking arm's of the same protocol between the same kind of ends, paired by round.",
     );
     one_way(html, report);
     evidence(html, report.arms.iter().map(|arm| (None, arm)));
@@ -59,7 +59,7 @@ fn round_trips(html: &mut Html, report: &RoundTripReport) {
         .iter()
         .filter(|c| {
             let arm = report.arms.iter().find(|a| a.name == c.arm);
-            let best = arm.and_then(|a| best_blocking(&report.arms, a.protocol));
+            let best = arm.and_then(|a| best_blocking(&report.arms, a));
             best.is_none_or(|best| best.name != c.baseline)
         })
         .map(|c| Row {

@@ -274,7 +274,7 @@ impl Wait {
         }
     }
 
-    fn client(arm: &Arm, plan: &Plan<'_>) -> Self {
+    pub(crate) fn client(arm: &Arm, plan: &Plan<'_>) -> Self {
         match plan.load {
             Load::Closed { .. } => Self::of(arm.mode, plan.busy_poll),
             Load::Open { .. } => Self::Pass,

@@ -24,9 +24,11 @@ pub fn tail_text(us: Option<f64>) -> String {
 
 /// A ratio and its interval.
 pub fn ratio_text(ratio: f64, ci95: Option<[f64; 2]>) -> String {
+    // Of a small one two decimals would leave one digit.
+    let digits = if ratio < 0.1 { 3 } else { 2 };
     match ci95 {
-        Some([lo, hi]) => format!("{ratio:.2} [{lo:.2}-{hi:.2}]"),
-        None => format!("{ratio:.2}"),
+        Some([lo, hi]) => format!("{ratio:.digits$} [{lo:.digits$}-{hi:.digits$}]"),
+        None => format!("{ratio:.digits$}"),
     }
 }
 

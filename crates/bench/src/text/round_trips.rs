@@ -3,15 +3,17 @@
 use std::fmt::Write;
 
 use busypoll_policy::fit::Width;
+use comfy_table::Table;
 
 use super::figures::{grouped, ratio_text, tail_text, us_text};
 use super::table::{HIDDEN, TOO_FEW, plain};
+use crate::arm::Between;
 use crate::data::{ArmReport, Comparison, RoundTripReport, best_blocking};
 use crate::limit;
 
 const LEGEND: &str = "\
 p50 to max: round trips in us. CPU us: service demand, CPU time of the whole machine per transaction.
-x best blocking: p50 as a multiple of the best blocking arm's of the same protocol [95% interval].
+x best blocking: p50 as a multiple of the best blocking arm's of the same protocol in the same table [95% interval].
 busy-polled: share of packets; switches, irqs: per transaction, both ends.";
 
 /// Columns that the median, its tail, its cost and its ratio can be read without.
@@ -26,6 +28,37 @@ impl RoundTripReport {
 
 fn render(report: &RoundTripReport, width: Width) -> String {
     let mut out = heading(report);
+    let limit = report.limit.shared_memory_rtt_us.map(|us| {
+        let mut row = vec![format!("({})", limit::NAME), us_text(us)];
+        row.resize(8, String::new());
+        row.push("the limit between these CPUs".to_owned());
+        row
+    });
+    let is_local = report.between(Between::Processes).next().is_some();
+    if !is_local || report.between(Between::Hosts).next().is_some() {
+        let table = table(report, Between::Hosts, limit);
+        let _ = writeln!(out, "{}\n", width.fit(table, &FIRST_TO_GO));
+    }
+    if is_local {
+        let table = table(report, Between::Processes, None);
+        let text = width.fit(table, &FIRST_TO_GO);
+        let _ = writeln!(out, "Between two processes of this machine:\n\n{text}\n");
+    }
+    let _ = writeln!(out, "{LEGEND}");
+    if report.arms.iter().any(|a| a.rtt_us.p99_9.is_none()) {
+        let _ = writeln!(out, "{TOO_FEW}");
+    }
+    if report.arms.iter().any(|a| a.service_demand_us.is_none()) {
+        let _ = writeln!(out, "{HIDDEN}");
+    }
+    one_way(report, width, &mut out);
+    notes(report, &mut out);
+    let _ = writeln!(out, "\n{}", report.answer);
+    out
+}
+
+/// The arms with this kind of ends, below `first`.
+fn table(report: &RoundTripReport, between: Between, first: Option<Vec<String>>) -> Table {
     let mut table = plain(&[
         "arm",
         "p50",
@@ -37,26 +70,9 @@ fn render(report: &RoundTripReport, width: Width) -> String {
         "x best blocking",
         "evidence",
     ]);
-    if let Some(us) = report.limit.shared_memory_rtt_us {
-        let mut row = vec![format!("({})", limit::NAME), us_text(us)];
-        row.resize(8, String::new());
-        row.push("the limit between these CPUs".to_owned());
-        table.add_row(row);
-    }
-    for arm in &report.arms {
-        table.add_row(arm_row(report, arm));
-    }
-    let _ = writeln!(out, "{}\n\n{LEGEND}", width.fit(table, &FIRST_TO_GO));
-    if report.arms.iter().any(|a| a.rtt_us.p99_9.is_none()) {
-        let _ = writeln!(out, "{TOO_FEW}");
-    }
-    if report.arms.iter().any(|a| a.service_demand_us.is_none()) {
-        let _ = writeln!(out, "{HIDDEN}");
-    }
-    one_way(report, width, &mut out);
-    notes(report, &mut out);
-    let _ = writeln!(out, "\n{}", report.answer);
-    out
+    table.add_rows(first);
+    table.add_rows(report.between(between).map(|arm| arm_row(report, arm)));
+    table
 }
 
 /// The other half of a FIX session's figures, in nanoseconds as engines' manuals give them.
@@ -124,7 +140,7 @@ fn arm_row(report: &RoundTripReport, arm: &ArmReport) -> Vec<String> {
 }
 
 fn ratio_to_best(report: &RoundTripReport, arm: &ArmReport) -> String {
-    match best_blocking(&report.arms, arm.protocol) {
+    match best_blocking(&report.arms, arm) {
         Some(best) if best.name == arm.name => "1 (baseline)".to_owned(),
         Some(best) => report
             .comparison(&arm.name, &best.name)
@@ -152,8 +168,7 @@ fn notes(report: &RoundTripReport, out: &mut String) {
     }
     let best = |c: &Comparison| {
         let arm = report.arms.iter().find(|a| a.name == c.arm);
-        arm.and_then(|a| best_blocking(&report.arms, a.protocol))
-            .is_some_and(|b| b.name == c.baseline)
+        arm.and_then(|a| best_blocking(&report.arms, a)).is_some_and(|b| b.name == c.baseline)
     };
     let mut title = "\np50 as a multiple of other arms':\n";
     for c in report.comparisons.iter().filter(|c| !best(c)) {
@@ -173,7 +188,24 @@ fn demand_text(arm: &ArmReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::sample::sample;
+    use crate::data::sample::{local, sample};
+
+    #[test]
+    fn arms_between_processes_have_a_table_of_their_own() {
+        let mut report = local();
+        let names = |text: &str| -> Vec<String> {
+            let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+            let is = |name: &String| name.contains("-") && name.starts_with(['(', 'k', 'l']);
+            text.lines().map(first).filter(is).take(9).collect()
+        };
+        let alone = render(&report, Width::ALL);
+        assert!(!alone.contains(limit::NAME), "{alone}");
+        report.arms.extend(sample().arms);
+        let both = render(&report, Width::ALL);
+        let (hosts, processes) = both.split_once("Between two processes of this machine:").unwrap();
+        assert!(names(hosts).iter().all(|name| !name.starts_with("local-")), "{both}");
+        assert_eq!(names(processes)[..4], names(&alone)[..4], "{both}");
+    }
 
     #[test]
     fn the_table_matches_the_expected_file() {

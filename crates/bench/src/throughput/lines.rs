@@ -1,6 +1,6 @@
 //! The table of what can be measured, by workload.
 
-use crate::arm::{self, Arm, Mode, Nic, Placement, Plane, Protocol};
+use crate::arm::{self, Arm, Between, Mode, Nic, Placement, Plane, Protocol};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -51,7 +51,7 @@ const fn line(
     about: &'static str,
 ) -> Line {
     let protocol = Protocol::Tcp;
-    let arm = Arm { name, plane, nic, protocol, mode, placement, about };
+    let arm = Arm { name, between: Between::Hosts, plane, nic, protocol, mode, placement, about };
     Line { arm, workload, offloads: false, smoltcp: false }
 }
 

@@ -55,6 +55,7 @@ pub fn before_exec() {
             _ => {}
         }
     }
+    host::flush_capture();
 }
 
 /// Before a program is started by a child of which the hooks of fork know nothing. Other processes may get this one's

@@ -83,6 +83,7 @@ pub fn close_all() {
     while ledger.has(is_unacknowledged) && Instant::now() < until {
         thread::sleep(CHECK_INTERVAL);
     }
+    host::flush_capture();
 }
 
 fn is_unacknowledged(line: &LedgerEntry) -> bool {

@@ -1,6 +1,6 @@
 //! The process's Host: made when a socket first needs it, in the process that needs it.
 
-use super::{common::lock, internal_fds, not_accelerated, thread_end};
+use super::{capture, common::lock, internal_fds, not_accelerated, thread_end};
 use crate::{
     config::{self, Config},
     handler_frames, inside,
@@ -128,6 +128,13 @@ pub fn share_companions() {
     }
 }
 
+/// Before this process ends or becomes another program: its capture is complete.
+pub fn flush_capture() {
+    if let Some(made) = made_by_this_process() {
+        made.host.flush_capture(capture::FLUSH_LIMIT);
+    }
+}
+
 /// Locked across a fork.
 pub fn slot() -> MutexGuard<'static, Slot> {
     lock(&HOST)
@@ -186,7 +193,12 @@ fn make() -> io::Result<Made> {
     };
     let name = lease.grant.owner_name()?.map(as_internal);
     let (polls_for, ledger) = (settings(config).micros_on(Plane::Stack), lease.ledger.clone());
-    let host = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for).build()?;
+    let builder = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for);
+    let builder = match capture::start(config) {
+        Some(capture) => builder.capture(capture),
+        None => builder,
+    };
+    let host = builder.build()?;
     // Without it connections within this machine are the kernel's.
     let hand_over = HAND_OVER.get().filter(|_| config.launch.same_host);
     let _ = hand_over.map(|hand_over| host.reach_processes(*hand_over));

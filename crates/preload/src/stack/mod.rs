@@ -48,6 +48,7 @@
 mod accept;
 mod activation;
 mod address;
+mod capture;
 mod cmsg;
 mod common;
 mod companion_address;

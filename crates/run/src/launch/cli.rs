@@ -8,7 +8,7 @@ use busypoll_policy::text::nearest;
 use busypoll_policy::{Launch, Plane, Policy, Profile, say, units};
 
 use super::start::uses_stack_plane;
-use super::{LaunchError, execute, execute_child};
+use super::{LaunchError, capture, execute, execute_child};
 
 /// Runs a program unchanged, with sockets that busy poll.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,6 +37,10 @@ pub struct RunArgs {
     /// Refuse to start if any part would not be accelerated
     #[arg(long)]
     strict: bool,
+    /// Capture what goes over the stack plane, past the kernel: a file for Wireshark and tcpdump. Other processes of the
+    /// run have a file each, with their PID behind this name
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
     /// Let packets of the stack plane bypass firewall and NAT rules
     #[arg(long)]
     bypass_firewall: bool,
@@ -80,6 +84,7 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     defaults.busy_poll = args.busy_poll.unwrap_or(defaults.busy_poll);
     if !uses_stack_plane(&launch.policy) {
         let without = [
+            ("--pcap", args.pcap.is_some()),
             ("--dev", args.dev.is_some()),
             ("--bypass-firewall", args.bypass_firewall),
             ("--no-same-host", args.no_same_host),
@@ -92,6 +97,8 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     for trade in args.profile.trades(&launch.policy.defaults) {
         say(format_args!("--profile {}: {trade}", args.profile.word()));
     }
+    let file = args.pcap.as_deref().map(capture::begin).transpose()?;
+    launch.pcap = file.map(|file| (std::process::id(), file));
     execute(launch, &args.command, args.argv0.as_deref())
 }
 

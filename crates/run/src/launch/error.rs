@@ -68,6 +68,9 @@ pub enum LaunchError {
     /// An option of the stack plane, and no socket is on that plane.
     #[error("{0}: only for the stack plane; add --plane stack, or leave it out")]
     NoStack(&'static str),
+    /// The file for the capture cannot be written.
+    #[error("--pcap: {0}")]
+    Capture(String),
     /// The interface of the stack plane cannot be chosen, or is not available.
     #[error("--dev: {0}")]
     Device(String),
@@ -86,7 +89,11 @@ impl LaunchError {
             Self::NoLibrary | Self::NotALibrary(_) | Self::BadLibraryPath(_) | Self::Guard(_) => {
                 OWN_FAILURE
             }
-            Self::Policy(_) | Self::Strict(_) | Self::NoStack(_) | Self::Device(_) => REFUSED,
+            Self::Policy(_)
+            | Self::Strict(_)
+            | Self::NoStack(_)
+            | Self::Capture(_)
+            | Self::Device(_) => REFUSED,
         }
     }
 }
@@ -111,6 +118,7 @@ mod tests {
             (LaunchError::Guard(io::Error::from_raw_os_error(libc::EMFILE)), 125),
             (LaunchError::Strict("x".into()), 2),
             (LaunchError::NoStack("--dev"), 2),
+            (LaunchError::Capture("x".into()), 2),
         ] {
             assert_eq!(error.exit_code(), code, "{error}");
         }

@@ -16,6 +16,7 @@
 //! the exit status need no forwarding.
 
 mod capabilities;
+mod capture;
 pub mod cli;
 mod device;
 mod error;

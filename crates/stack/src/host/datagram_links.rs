@@ -71,7 +71,7 @@ pub struct PublishedUdp {
 
 /// How a datagram gets to an address of this machine.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum DatagramWay {
     /// Over the link of this number.
     Link(u32, Accepted),
     /// By the kernel, until the process that was asked takes it over the link.
@@ -164,13 +164,13 @@ impl DatagramLinks {
     }
 
     /// The way over the links that there are.
-    fn find(&self, to: SocketAddr, from: SocketAddr) -> Option<Way> {
+    fn find(&self, to: SocketAddr, from: SocketAddr) -> Option<DatagramWay> {
         let state = lock(&self.state);
         let found = state.links.iter().find_map(|link| Some((link, link.1.find(to, from)?)))?;
         Some(match found {
-            (_, Found::Later) => Way::Later,
+            (_, Found::Later) => DatagramWay::Later,
             ((number, ports), Found::Ready(at, word)) => {
-                Way::Link(*number, Accepted { ports: ports.clone(), at, word })
+                DatagramWay::Link(*number, Accepted { ports: ports.clone(), at, word })
             }
         })
     }
@@ -289,16 +289,21 @@ impl Host {
 
     /// How a datagram from `from`, whose address may be unspecified, gets to `to`, an address of this machine. If
     /// `looks` is false, only processes to which there is a link are asked.
-    pub(crate) fn datagram_way(&self, from: SocketAddr, to: SocketAddr, looks: bool) -> Way {
+    pub(crate) fn datagram_way(
+        &self,
+        from: SocketAddr,
+        to: SocketAddr,
+        looks: bool,
+    ) -> DatagramWay {
         let links = &self.inner.datagram_links;
-        let Some(peers) = self.peers() else { return Way::Kernel };
+        let Some(peers) = self.peers() else { return DatagramWay::Kernel };
         if !looks && !links.is_used.load(Ordering::Acquire) {
-            return Way::Kernel;
+            return DatagramWay::Kernel;
         }
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
         // Its scope would be that of the link.
         if matches!(to.ip(), IpAddr::V6(address) if address.is_unicast_link_local()) {
-            return Way::Kernel;
+            return DatagramWay::Kernel;
         }
         let from_ip = match (from.ip().to_canonical(), to.ip()) {
             (from, IpAddr::V4(to)) if from.is_unspecified() && to.is_loopback() => {
@@ -312,12 +317,12 @@ impl Host {
             return way;
         }
         if !looks || links.is_kernels(to) || !peers.link_to_datagrams(self, names_for(to)) {
-            return Way::Kernel;
+            return DatagramWay::Kernel;
         }
         links.find(to, from).unwrap_or_else(|| {
             // The other process has not entered its addresses yet.
             links.set_kernels(to, SOON);
-            Way::Kernel
+            DatagramWay::Kernel
         })
     }
 
@@ -326,9 +331,9 @@ impl Host {
     #[doc(hidden)]
     pub fn sends_over_link(&self, from: SocketAddr, to: SocketAddr, looks: bool) -> Option<bool> {
         match self.datagram_way(from, to, looks) {
-            Way::Link(..) => Some(true),
-            Way::Later => Some(false),
-            Way::Kernel => None,
+            DatagramWay::Link(..) => Some(true),
+            DatagramWay::Later => Some(false),
+            DatagramWay::Kernel => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::DatagramLinks;
 use crate::{
     inet::{Context, Inet, Interface, Pass, Poller, Serving},
+    ledger::QueuePlace,
     napi::{BusyPoll, NAPI_POLL_WEIGHT, PolledBy},
     nic::Interrupt,
     sync::lock,
@@ -35,6 +36,8 @@ pub(super) struct Link {
     pub(super) datagrams: Option<Arc<DatagramLinks>>,
     /// What serves its queue, for as long as the link exists; `None`: the host does.
     pub(super) _serving: Option<Serving>,
+    /// Where its queue counts; after `_serving`, which counts there until it is dropped.
+    pub(super) _place: Option<QueuePlace>,
 }
 
 /// The thread that watches links. Dropping this ends it, and the links that it has.

@@ -258,6 +258,10 @@ counts! {
     TCPKeepAlive,
     /// Connections that came over the queues and stayed the kernel's at accept.
     TCPLeftToKernel,
+    /// Of the connections opened by this host: over a link to another process of the machine.
+    TcpLinkActiveOpens,
+    /// Of the connections opened by peers: over a link.
+    TcpLinkPassiveOpens,
 }
 
 /// Why packets were dropped. No two of them count the same packet.

@@ -57,7 +57,19 @@ const SNAPLEN: u32 = 262_144;
 /// ```
 pub struct Pcap {
     inner: Box<dyn Nic>,
+    capture: Capture,
+}
+
+/// A capture file, which queues of any number of NICs write to.
+#[derive(Clone)]
+pub struct Capture {
     recorder: Arc<Recorder>,
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture").field("counters", &self.recorder.shared.counters).finish()
+    }
 }
 
 /// How complete a capture is.
@@ -92,15 +104,40 @@ impl Pcap {
     /// The file header cannot be written.
     pub fn to(
         inner: Box<dyn Nic>,
-        mut file: impl Write + Send + 'static,
+        file: impl Write + Send + 'static,
         name: &str,
     ) -> io::Result<Pcap> {
+        Ok(Pcap { inner, capture: Capture::to(file, name)? })
+    }
+
+    /// How complete the capture is; goes on counting after the NIC is handed to a host.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.capture.recorder.shared.counters.clone()
+    }
+}
+
+impl Capture {
+    /// A capture in anything that can be written to. `name` identifies it in the message if writing fails.
+    ///
+    /// # Errors
+    /// The file header cannot be written.
+    pub fn to(mut file: impl Write + Send + 'static, name: &str) -> io::Result<Capture> {
         file.write_all(&header())?;
         file.flush()?;
-        let buffer = Buffer { bytes: Vec::with_capacity(BUFFER), frames: 0, state: State::Open };
+        Capture::go_on(file, name)
+    }
+
+    /// As [`to`](Capture::to), in a file that has its header.
+    ///
+    /// # Errors
+    /// No thread left.
+    pub fn go_on(mut file: impl Write + Send + 'static, name: &str) -> io::Result<Capture> {
+        let bytes = Vec::with_capacity(BUFFER);
+        let buffer = Buffer { bytes, frames: 0, state: State::Open, hurries: false };
         let shared = Arc::new(Shared {
             buffer: Mutex::new(buffer),
             work: Condvar::new(),
+            written: Condvar::new(),
             counters: Arc::default(),
             start: (time::now(), since_1970()),
         });
@@ -108,12 +145,28 @@ impl Pcap {
             let (shared, name) = (shared.clone(), name.to_owned());
             thread::spawn("pcap", move || shared.write_to(&mut file, &name))?
         };
-        Ok(Pcap { inner, recorder: Arc::new(Recorder { shared, writer: Some(writer) }) })
+        Ok(Capture { recorder: Arc::new(Recorder { shared, writer: Some(writer) }) })
     }
 
-    /// How complete the capture is; goes on counting after the NIC is handed to a host.
-    pub fn counters(&self) -> Arc<Counters> {
-        self.recorder.shared.counters.clone()
+    /// `queue` with its frames captured.
+    #[must_use]
+    pub fn of(&self, queue: Queue) -> Queue {
+        let Queue { rx, tx, interrupt } = queue;
+        Queue {
+            rx: Box::new(Rx { inner: rx, recorder: self.recorder.clone() }),
+            tx: Box::new(Tx { inner: tx, recorder: self.recorder.clone() }),
+            interrupt,
+        }
+    }
+
+    /// Waits until all frames so far are in the file, for this time at most.
+    pub fn flush(&self, most: Duration) {
+        let shared = &*self.recorder.shared;
+        let mut buffer = lock(&shared.buffer);
+        buffer.hurries = true;
+        shared.work.notify_one();
+        let under_way = |buffer: &mut Buffer| buffer.hurries && buffer.state == State::Open;
+        drop(shared.written.wait_timeout_while(buffer, most, under_way));
     }
 }
 
@@ -123,12 +176,7 @@ impl Nic for Pcap {
     }
 
     fn open(&mut self, index: u32) -> io::Result<Queue> {
-        let Queue { rx, tx, interrupt } = self.inner.open(index)?;
-        Ok(Queue {
-            rx: Box::new(Rx { inner: rx, recorder: self.recorder.clone() }),
-            tx: Box::new(Tx { inner: tx, recorder: self.recorder.clone() }),
-            interrupt,
-        })
+        Ok(self.capture.of(self.inner.open(index)?))
     }
 
     fn steering(&self) -> Option<Arc<dyn Steering>> {
@@ -201,6 +249,8 @@ impl Drop for Recorder {
 struct Shared {
     buffer: Mutex<Buffer>,
     work: Condvar,
+    /// What was gathered is in the file.
+    written: Condvar,
     counters: Arc<Counters>,
     /// The same moment on our clock and as time since 1970.
     start: (Instant, Duration),
@@ -211,6 +261,8 @@ struct Buffer {
     /// Frames in it.
     frames: u64,
     state: State,
+    /// A thread waits until they are written.
+    hurries: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -251,10 +303,12 @@ impl Shared {
         let recovered = PoisonError::into_inner;
         loop {
             let buffer = lock(&self.buffer);
-            let idle = |buffer: &mut Buffer| buffer.bytes.is_empty() && buffer.state == State::Open;
+            let idle = |buffer: &mut Buffer| {
+                buffer.bytes.is_empty() && buffer.state == State::Open && !buffer.hurries
+            };
             let buffer = self.work.wait_while(buffer, idle).unwrap_or_else(recovered);
             let gathers = |buffer: &mut Buffer| {
-                buffer.bytes.len() < BUFFER / 2 && buffer.state == State::Open
+                buffer.bytes.len() < BUFFER / 2 && buffer.state == State::Open && !buffer.hurries
             };
             let (mut buffer, _) = self
                 .work
@@ -262,7 +316,7 @@ impl Shared {
                 .unwrap_or_else(|error| error.into_inner());
             mem::swap(&mut buffer.bytes, &mut full);
             let frames = mem::take(&mut buffer.frames);
-            let state = buffer.state;
+            let (state, hurries) = (buffer.state, buffer.hurries);
             drop(buffer);
 
             match file.write_all(&full).and_then(|()| file.flush()) {
@@ -277,6 +331,10 @@ impl Shared {
                 }
             };
             full.clear();
+            if hurries {
+                lock(&self.buffer).hurries = false;
+                self.written.notify_all();
+            }
             if state != State::Open {
                 return;
             }
@@ -290,6 +348,7 @@ impl Shared {
         self.counters.missed.fetch_add(buffer.frames, Relaxed);
         buffer.bytes = Vec::new();
         drop(buffer);
+        self.written.notify_all();
         // The counters show it, too.
         stderr::print(why);
     }

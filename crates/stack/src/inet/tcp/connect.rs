@@ -134,13 +134,16 @@ impl Inet {
             self.tcp_release(&flow_claim.of(&tuple));
             return Err(unavailable());
         }
-        if iface.is_some_and(|iface| iface.has_ended()) {
+        if iface.as_ref().is_some_and(|iface| iface.has_ended()) {
             // Since the route was looked up: then nothing else may end this connection.
             self.tcp.table.remove(&tuple, &Entry::Flow(core.clone()));
             core.forget(self);
             return Err(SendError::NoRoute.into());
         }
         self.tcp_count(Count::TcpActiveOpens);
+        if iface.is_some_and(|iface| iface.link() != 0) {
+            self.tcp_count(Count::TcpLinkActiveOpens);
+        }
         Ok(Flow::new(core, self.clone()))
     }
 

@@ -195,6 +195,9 @@ impl Inet {
         let flow_claim = listener.flow_claim();
         lock(&self.tcp.claims).add(&flow_claim.of(&tuple));
         self.tcp_count(Count::TcpPassiveOpens);
+        if path.interface().is_some_and(|interface| interface.link() != 0) {
+            self.tcp_count(Count::TcpLinkPassiveOpens);
+        }
         let port_ref = listener.port_ref();
         let napi = pass.napi;
         Core::new(NewFlow { tuple, connection, path, endpoint: None, napi, flow_claim, port_ref })

@@ -3,7 +3,7 @@
 use super::{Bound, Inner, UdpSocket};
 use crate::{
     PublishedUdp,
-    host::{Accepted, Way},
+    host::{Accepted, DatagramWay},
     inet::{Path, PathOptions},
     sync::lock,
     time,
@@ -75,7 +75,7 @@ impl Inner {
         options: PathOptions,
     ) -> Option<(Path, Accepted)> {
         let looks = self.endpoint.looks.load(Ordering::Relaxed);
-        let Way::Link(link, accepted) = self.host.datagram_way(local, remote, looks) else {
+        let DatagramWay::Link(link, accepted) = self.host.datagram_way(local, remote, looks) else {
             return None;
         };
         let options = PathOptions { link, ..options };
