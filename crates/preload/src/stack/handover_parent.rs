@@ -6,7 +6,7 @@
 use super::{
     activation::deactivate,
     common::{error, lock},
-    companion_options,
+    companion_address, companion_options,
     file::{FILES, File, Live, Ref},
     handover_channel::{Answer, Message},
     host, internal_fds, not_accelerated,
@@ -190,6 +190,7 @@ pub fn escapes(file: &Ref) {
         file.set_kernel_owned();
     }
     let Some(_inside) = Inside::enter().filter(|_| file.is_kernel_owned()) else { return };
+    companion_address::may_be_shared();
     forget(&mut lock(&PARENT), file);
 }
 
@@ -260,11 +261,14 @@ fn handle_message(channel: &Arc<OwnedFd>) {
             drop(parent);
             match (taken, companion) {
                 (Some(Some(Shared::Ours(file))), Some(companion)) => {
+                    let before = companion_address::moment();
                     let (reply, handed) = child_uses(&file, companion.as_fd());
                     let mut parent = lock(&PARENT);
                     let group = parent.groups.iter_mut().find(|group| is_it(group));
                     let place = group.and_then(|it| it.files.get_mut(index as usize));
                     match (reply, place) {
+                        // A process that got it meanwhile would not be known.
+                        (Answer::Later, _) if before != companion_address::moment() => Answer::Yes,
                         (Answer::Later, Some(place)) => {
                             *place = handed;
                             child_follows(place)
