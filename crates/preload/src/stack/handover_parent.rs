@@ -44,6 +44,8 @@ struct ForkGroup {
 enum Shared {
     /// It is this process's.
     Ours(Ref),
+    /// It is being handed over to the kernel for the child.
+    Moving(Ref),
     /// It was handed over to the kernel for the child. No other process has it but this one, if it has a descriptor of the
     /// file.
     Handed(Ref, Ends),
@@ -157,10 +159,12 @@ fn is_same(one: &Ref, other: &Ref) -> bool {
 
 /// Another process gets the descriptors of this one, and may keep them: of what the kernel has, no child is alone.
 fn forget_open(parent: &mut Parent) {
-    let open: Vec<Ref> = FILES
-        .all()
-        .filter_map(|(_, file)| file.filter(|file| file.is_kernel_owned() && file.set().is_none()))
-        .collect();
+    let is_moving =
+        |shared: &Option<Shared>| matches!(shared, Some(Shared::Moving(_) | Shared::Handed(..)));
+    if !parent.groups.iter().any(|group| group.files.iter().any(is_moving)) {
+        return;
+    }
+    let open: Vec<Ref> = FILES.all().filter_map(|(_, file)| file).collect();
     for file in &open {
         forget(parent, file);
     }
@@ -168,7 +172,8 @@ fn forget_open(parent: &mut Parent) {
 
 fn forget(parent: &mut Parent, file: &Ref) {
     for shared in parent.groups.iter_mut().flat_map(|group| &mut group.files) {
-        if matches!(shared, Some(Shared::Handed(known, _)) if is_same(known, file)) {
+        if matches!(shared, Some(Shared::Moving(known) | Shared::Handed(known, _)) if is_same(known, file))
+        {
             *shared = None;
         }
     }
@@ -256,24 +261,34 @@ fn handle_message(channel: &Arc<OwnedFd>) {
     let reply = match message {
         Some(Message::HandOver(index)) => {
             let taken = shared(index, &mut parent);
-            // A thread that forks meanwhile must not wait for the kernel.
-            drop(parent);
             match (taken, companion) {
                 (Some(Some(Shared::Ours(file))), Some(companion)) => {
-                    let (reply, handed) = child_uses(&file, companion.as_fd());
-                    let mut parent = lock(&PARENT);
-                    let group = parent.groups.iter_mut().find(|group| is_it(group));
-                    let place = group.and_then(|it| it.files.get_mut(index as usize));
-                    match (reply, place) {
-                        (Answer::Later, Some(place)) => {
-                            *place = handed;
-                            child_follows(place)
+                    let place = |parent: &mut Parent, new: Option<Shared>| {
+                        let group = parent.groups.iter_mut().find(|group| is_it(group))?;
+                        let place = group.files.get_mut(index as usize)?;
+                        Some(std::mem::replace(place, new)).flatten()
+                    };
+                    place(&mut parent, Some(Shared::Moving(file.clone())));
+                    // A thread that forks meanwhile must not wait for the kernel.
+                    drop(parent);
+                    let reply = child_uses(&file, companion.as_fd(), |parent, file_now, ends| {
+                        let is_alone = matches!(place(parent, None), Some(Shared::Moving(_)));
+                        if !is_alone || !file.is_private() || is_shared_by(parent, &file) {
+                            return Answer::Yes;
                         }
-                        _ => reply,
+                        let mut handed = Some(Shared::Handed(file_now, ends));
+                        let reply = child_follows(&mut handed);
+                        place(parent, handed);
+                        reply
+                    });
+                    if matches!(reply, Answer::No | Answer::Strict) {
+                        place(&mut lock(&PARENT), None);
                     }
+                    reply
                 }
                 // Another child has claimed it before.
                 (Some(before), _) => {
+                    drop(parent);
                     before.into_iter().for_each(release);
                     Answer::Yes
                 }
@@ -323,8 +338,12 @@ fn child_follows(shared: &mut Option<Shared>) -> Answer {
     Answer::Alone
 }
 
-/// A child uses `file`. Also returns what was handed over, if the child may have it alone later.
-fn child_uses(file: &Ref, companion: BorrowedFd<'_>) -> (Answer, Option<Shared>) {
+/// A child uses `file`. `handed` is called with what is in its place once the kernel has it, and gives the answer.
+fn child_uses(
+    file: &Ref,
+    companion: BorrowedFd<'_>,
+    handed: impl FnOnce(&mut Parent, Ref, Ends) -> Answer,
+) -> Answer {
     let strict = config::get().is_some_and(|config| config.launch.strict);
     let then = match strict {
         true => "the child ends, as --strict requires",
@@ -337,14 +356,11 @@ fn child_uses(file: &Ref, companion: BorrowedFd<'_>) -> (Answer, Option<Shared>)
          child processes use --plane kernel, or a policy rule with that plane",
         not_accelerated::device()
     ));
-    let given = give_to_kernel(file, companion);
+    let given = give_to_kernel(file, companion, handed);
     match given {
-        _ if strict => (Answer::Strict, None),
-        Ok(Some((file_now, ends))) if file.is_private() && !is_shared(file) => {
-            (Answer::Later, Some(Shared::Handed(file_now, ends)))
-        }
-        Ok(_) => (Answer::Yes, None),
-        Err(_) => (Answer::No, None),
+        _ if strict => Answer::Strict,
+        Ok(answer) => answer,
+        Err(_) => Answer::No,
     }
 }
 
@@ -354,23 +370,28 @@ fn child_uses(file: &Ref, companion: BorrowedFd<'_>) -> (Answer, Option<Shared>)
 /// It is not connected (any more), or the process lacks the capability. Then it stays ours.
 pub fn hand_over(file: &Ref, fd: c_int) -> io::Result<()> {
     // SAFETY: open, by the contract of the program's call.
-    give_to_kernel(file, unsafe { BorrowedFd::borrow_raw(fd) }).map(drop)
+    give_to_kernel(file, unsafe { BorrowedFd::borrow_raw(fd) }, |_, _, _| Answer::Yes).map(drop)
 }
 
-/// Returns the file in its place, and its ends; `None`: it is the kernel's already.
-fn give_to_kernel(file: &Ref, companion: BorrowedFd<'_>) -> io::Result<Option<(Ref, Ends)>> {
+/// Returns what `handed` does, of the file in its place and its ends. No process is forked in between.
+fn give_to_kernel(
+    file: &Ref,
+    companion: BorrowedFd<'_>,
+    handed: impl FnOnce(&mut Parent, Ref, Ends) -> Answer,
+) -> io::Result<Answer> {
     let _giving = lock(&file.activation);
     if file.is_kernel_owned() {
-        return Ok(None);
+        return Ok(Answer::Yes);
     }
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
     let ends = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
     companion_options::copy_to_companion(live, companion.as_raw_fd());
     stream.hand_over(companion, ERESTARTSYS, host::repair, || file.set_kernel_owned())?;
     // In the epoll sets of this process the companion takes its place.
+    let mut parent = lock(&PARENT);
     let file_now = deactivate(file);
     file_now.set_kernel_owned();
-    Ok(ends.ok().map(|ends| (file_now, ends)))
+    Ok(ends.map_or(Answer::Yes, |ends| handed(&mut parent, file_now, ends)))
 }
 
 /// The program closes its descriptor `fd` of `file`, and children still have theirs.
@@ -395,7 +416,10 @@ pub fn kept(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
 
 /// Whether children share `file`: then it stays open when it is closed here.
 pub fn is_shared(file: &Ref) -> bool {
-    let parent = lock(&PARENT);
+    is_shared_by(&lock(&PARENT), file)
+}
+
+fn is_shared_by(parent: &Parent, file: &Ref) -> bool {
     let mut all = parent.groups.iter().flat_map(ForkGroup::ours);
     all.any(|known| is_same(known, file))
 }

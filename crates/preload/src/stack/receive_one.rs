@@ -43,12 +43,12 @@ pub fn receive(
     if flags & libc::MSG_DONTWAIT == 0 && !file.is_nonblocking() {
         file.bind_to_wait(fd);
     }
-    let live = match file.follows() {
-        true => match follow::take_over(inside, file, fd, flags) {
+    let live = match file.live() {
+        None if file.follows() => match follow::take_over(inside, file, fd, flags) {
             Ok(live) => live?,
             Err(error) => return Some(Err(error)),
         },
-        false => file.activate(fd)?,
+        _ => file.activate(fd)?,
     };
     match live {
         Live::Udp(udp) => Some(receive_datagram(inside, udp, fd, buffers, flags)),
