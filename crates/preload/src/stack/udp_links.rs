@@ -26,7 +26,7 @@ pub fn is_on() -> bool {
     config::get().is_some_and(|config| config.launch.same_host)
 }
 
-/// Who sends a datagram.
+/// What sends a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// As without links.

@@ -322,7 +322,7 @@ impl Host {
         links.find(to, from).unwrap_or_else(|| {
             // The other process has not entered its addresses yet.
             links.set_kernels(to, SOON);
-            DatagramWay::Kernel
+            DatagramWay::Later
         })
     }
 
