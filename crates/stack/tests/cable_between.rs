@@ -284,14 +284,17 @@ fn the_memory_is_given_back_when_both_ends_are_dropped() {
     let ours = rendezvous.accept(config).unwrap();
     let theirs = other.join().unwrap();
     let mapped = || mappings().into_iter().filter(|(from, to)| to - from == SIZE).count();
-    // Two directions of 256 bytes and 32 frames of 128 + 7,040 bytes, in whole pages.
-    const SIZE: usize = 2 * (256 + 32 * (128 + 7_040) as usize).next_multiple_of(4096);
+    // Two directions of 32 frames of 128 + 7,040 bytes, in whole pages.
+    const SIZE: usize = 2 * (WORDS + 32 * (128 + 7_040) as usize).next_multiple_of(4096);
     assert_eq!(mapped(), 2);
     drop(host(theirs, "10.0.0.2/24", 0));
     assert_eq!(mapped(), 1);
     drop(ours);
     assert_eq!(mapped(), 0);
 }
+
+/// What each direction has before its frames: two words of 128 bytes, and the addresses at which it takes datagrams.
+const WORDS: usize = 2 * 128 + 512 * 64;
 
 /// The cables' memory in this process.
 fn mappings() -> Vec<(usize, usize)> {
@@ -404,7 +407,7 @@ fn scribble(steps: u32) {
     let ours = rendezvous.accept(config).unwrap();
     let theirs = other.join().unwrap();
     let stride = (MTU + 22).next_multiple_of(64);
-    let direction = (256 + RING * (128 + stride)).next_multiple_of(4096);
+    let direction = (WORDS + RING * (128 + stride)).next_multiple_of(4096);
     let size = 2 * direction;
     let mut new = mappings();
     new.retain(|it| it.1 - it.0 == size && !before.contains(it));
@@ -454,7 +457,7 @@ fn scribble(steps: u32) {
                 // Frames that will be taken, of any length.
                 _ => {
                     for at in (0..RING as u32).map(|at| next.wrapping_add(at)) {
-                        let slot = direction + 256 + at as usize % RING * 128;
+                        let slot = direction + WORDS + at as usize % RING * 128;
                         (2..32).for_each(|word| write(slot + word * 4, random() as u32));
                         let len = if random() % 2 == 0 { random() % 140 } else { random() };
                         write(slot + 4, len as u32);
@@ -499,7 +502,7 @@ fn many_processes_come_and_are_killed_and_every_byte_is_compared() {
 fn lives(threads: u32, processes: u32) {
     // A size that no other test has.
     let config = cable::Config { ring: 64, mtu: 3_000, ..cable::Config::default() };
-    const SIZE: usize = 2 * (256 + 64 * (128 + 3_072) as usize).next_multiple_of(4096);
+    const SIZE: usize = 2 * (WORDS + 64 * (128 + 3_072) as usize).next_multiple_of(4096);
     let opened = AtomicU32::new(0);
     thread::scope(|scope| {
         for number in 0..threads {
