@@ -78,6 +78,7 @@ const STANDINS: &[(&str, &str)] = &[
     ("busypoll trace $FEED", "busypoll trace $FEED --for 1s"),
     ("--duration 2s --rounds 2 --list", "--list"),
     ("--rounds 2 --stages", "--stages"),
+    ("--duration 2s --rounds 2 --gap", "--duration 4s --rounds 2 --gap"),
     ("busypoll soak", "busypoll soak --duration 1s"),
     ("-n 100000", "-n 1000"),
 ];
