@@ -328,6 +328,12 @@ impl Path {
         self.iface.as_ref().and_then(|iface| iface.napi(self.queue))
     }
 
+    /// Whether it leads over a link to a process of this machine.
+    #[inline]
+    pub(crate) fn is_over_link(&self) -> bool {
+        self.options.link != 0
+    }
+
     /// Whether nothing has changed since the path was looked up. If false, look it up again.
     #[inline(always)]
     pub fn is_current(&self, inet: &Inet) -> bool {

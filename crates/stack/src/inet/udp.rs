@@ -329,9 +329,9 @@ impl Inet {
         SendError::RingFull
     }
 
-    /// Sends to this host, to an unresolved neighbour, or in fragments.
+    /// Sends to this host, to an unresolved neighbour, in fragments; or anything whose cost does not matter.
     #[cold]
-    fn udp_send_slow<P: Payload + ?Sized>(
+    pub(crate) fn udp_send_slow<P: Payload + ?Sized>(
         &self,
         path: &Path,
         payload: &P,

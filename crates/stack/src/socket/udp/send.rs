@@ -28,62 +28,62 @@ pub struct Outgoing<'a> {
 /// The number of paths that a socket caches; one more replaces the oldest.
 const CACHED_PATHS: usize = 16;
 
-/// The paths used lately.
+/// The paths used lately, each with its destination; `None`: the peer.
 #[derive(Debug, Default)]
 pub(super) struct PathCache {
-    entries: Vec<Cached>,
+    entries: Vec<(Option<SocketAddr>, Path)>,
     /// The index of the oldest entry, once the cache is full.
     oldest: usize,
-}
-
-#[derive(Debug)]
-struct Cached {
-    /// The destination; `None`: the peer.
-    to: Option<SocketAddr>,
-    path: Path,
-    /// Set if it leads to another process of this machine.
-    accepted: Option<Accepted>,
-}
-
-impl Cached {
-    #[inline]
-    fn is_current(&self, inet: &Inet) -> bool {
-        self.path.is_current(inet) && self.accepted.as_ref().is_none_or(Accepted::is_still)
-    }
+    /// Of the paths over links, what says that the other process takes datagrams there.
+    accepted: Vec<(Option<SocketAddr>, Accepted)>,
 }
 
 impl PathCache {
     /// The index of the path to `to`, if it is still current.
     #[inline]
     fn find(&self, to: Option<SocketAddr>, inet: &Inet) -> Option<usize> {
-        self.entries.iter().position(|known| known.to == to && known.is_current(inet))
+        self.entries.iter().position(|(asked, path)| {
+            *asked == to
+                && path.is_current(inet)
+                && (!path.is_over_link() || self.accepted(to).is_some_and(Accepted::is_still))
+        })
+    }
+
+    /// What the process that the path to `to` leads to has said.
+    fn accepted(&self, to: Option<SocketAddr>) -> Option<&Accepted> {
+        self.accepted.iter().find(|(asked, _)| *asked == to).map(|(_, accepted)| accepted)
     }
 
     /// Adds a path, in place of an older one to the same destination. Returns its index.
-    fn keep(&mut self, cached: Cached) -> usize {
-        let at = match self.entries.iter().position(|known| known.to == cached.to) {
+    fn keep(&mut self, to: Option<SocketAddr>, path: Path, accepted: Option<Accepted>) -> usize {
+        self.accepted.retain(|(asked, _)| *asked != to);
+        self.accepted.extend(accepted.map(|accepted| (to, accepted)));
+        let at = match self.entries.iter().position(|(asked, _)| *asked == to) {
             Some(outdated) => outdated,
             None if self.entries.len() < CACHED_PATHS => {
                 // Most sockets need only one path.
                 let more =
                     if self.entries.is_empty() { 1 } else { CACHED_PATHS - self.entries.len() };
                 self.entries.reserve_exact(more);
-                self.entries.push(cached);
+                self.entries.push((to, path));
                 return self.entries.len() - 1;
             }
             None => {
                 let oldest = self.oldest;
                 self.oldest = (oldest + 1) % CACHED_PATHS;
+                let replaced = self.entries[oldest].0;
+                self.accepted.retain(|(asked, _)| *asked != replaced);
                 oldest
             }
         };
-        self.entries[at] = cached;
+        self.entries[at] = (to, path);
         at
     }
 
     /// Drops all paths.
     pub(super) fn forget(&mut self) {
         self.entries.clear();
+        self.accepted.clear();
         self.oldest = 0;
     }
 }
@@ -151,11 +151,11 @@ impl Inner {
         let mut waited: Option<Option<Instant>> = dont_wait.then_some(Some(Instant::ZERO));
         let mut paths = lock(&self.paths);
         loop {
-            let Some(cached) = self.path_to(to, &mut paths)? else {
+            let Some(path) = self.path_to(to, &mut paths)? else {
                 return self.send_payload_by_kernel(payload, to, &mut waited);
             };
             let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
-            let result = inet.udp_send(&cached.path, payload, &mut pass);
+            let result = inet.udp_send(path, payload, &mut pass);
             pass.wake.wake_all();
             match result {
                 Ok(()) => {
@@ -165,14 +165,16 @@ impl Inner {
                 Err(SendError::UseKernel) => {
                     return self.send_payload_by_kernel(payload, to, &mut waited);
                 }
-                Err(SendError::RingFull) => match &cached.accepted {
-                    None => self.wait_for_room(&mut waited)?,
-                    Some(_) => match self.send_to_process(cached, payload, dont_wait) {
+                Err(SendError::RingFull) if !path.is_over_link() => {
+                    self.wait_for_room(&mut waited)?;
+                }
+                Err(SendError::RingFull) => {
+                    match self.send_to_process(to, &paths, payload, dont_wait) {
                         None => {}
                         Some(Ok(())) => return Ok(len),
                         Some(Err(error)) => return Err(error.into()),
-                    },
-                },
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -224,8 +226,7 @@ impl Inner {
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = None;
         loop {
-            let Some(cached) = self.path_to(first.to, paths)? else { return by_kernel() };
-            let path = &cached.path;
+            let Some(path) = self.path_to(first.to, paths)? else { return by_kernel() };
             let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
             let result = match run {
                 [one] => inet.udp_send(path, one.payload, &mut pass).map(|()| 1),
@@ -238,14 +239,16 @@ impl Inner {
                     return Ok(count);
                 }
                 Err(SendError::UseKernel) => return by_kernel(),
-                Err(SendError::RingFull) => match &cached.accepted {
-                    None => self.wait_for_room(&mut waited)?,
-                    Some(_) => match self.send_to_process(cached, first.payload, false) {
+                Err(SendError::RingFull) if !path.is_over_link() => {
+                    self.wait_for_room(&mut waited)?;
+                }
+                Err(SendError::RingFull) => {
+                    match self.send_to_process(first.to, paths, first.payload, false) {
                         None => {}
                         Some(Ok(())) => return Ok(1),
                         Some(Err(error)) => return Err(error.into()),
-                    },
-                },
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -257,12 +260,12 @@ impl Inner {
         &self,
         to: Option<SocketAddr>,
         paths: &'w mut PathCache,
-    ) -> io::Result<Option<&'w Cached>> {
+    ) -> io::Result<Option<&'w Path>> {
         let index = match paths.find(to, self.host.inet()) {
             Some(index) => Some(index),
             None => self.look_up_path(to, paths)?,
         };
-        Ok(index.map(|index| &paths.entries[index]))
+        Ok(index.map(|index| &paths.entries[index].1))
     }
 
     /// Looks up a path and caches it. Returns its index.
@@ -282,10 +285,10 @@ impl Inner {
         let queue = self.endpoint.context().map_or(0, |context| context.queue());
         let options = self.endpoint.options.path();
         match self.host.inet().path(local, remote, queue, options, time::now()) {
-            Ok(path) => Ok(Some(paths.keep(Cached { to, path, accepted: None }))),
+            Ok(path) => Ok(Some(paths.keep(to, path, None))),
             Err(SendError::UseKernel) => Ok(self.link_path(local, remote, options).map(|found| {
                 let (path, accepted) = found;
-                paths.keep(Cached { to, path, accepted: Some(accepted) })
+                paths.keep(to, path, Some(accepted))
             })),
             Err(error) => Err(error.into()),
         }
@@ -309,14 +312,16 @@ impl Inner {
     #[cold]
     fn send_to_process<P: Payload + ?Sized>(
         &self,
-        Cached { path, accepted, .. }: &Cached,
+        to: Option<SocketAddr>,
+        paths: &PathCache,
         payload: &P,
         dont_wait: bool,
     ) -> Option<Result<(), SendError>> {
         let is_nonblocking = dont_wait || self.endpoint.waiting.is_nonblocking();
-        accepted.as_ref()?.send_later(is_nonblocking, || {
+        let (_, path) = paths.entries.iter().find(|(asked, _)| *asked == to)?;
+        paths.accepted(to)?.send_later(is_nonblocking, || {
             let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
-            path.has_room().then(|| self.host.inet().udp_send(path, payload, &mut pass))
+            path.has_room().then(|| self.host.inet().udp_send_slow(path, payload, &mut pass))
         })
     }
 
