@@ -4,6 +4,8 @@
 #[path = "support/echo.rs"]
 mod echo;
 mod support;
+#[path = "support/two_programs.rs"]
+mod two_programs;
 
 use std::{
     fs::{self, File},
@@ -15,42 +17,24 @@ use std::{
 };
 
 use busypoll_lab::{Lab, needs, needs_root};
-use busypoll_linux::stat;
 use echo::*;
 use rustix::process::{Pid, Signal, kill_process};
 use support::*;
+use two_programs::packets;
 
 const PORT: &str = "7000";
 
 fn program(lab: &Lab, plane: &str, words: &[&str]) -> Command {
-    let source = source("local.py");
-    let python = ["python3", source.to_str().unwrap()];
-    if plane == "plain" {
-        let mut command = lab.server.command(python[0]);
-        command.arg(python[1]).args(words);
-        return command;
-    }
-    let mut command = lab.server.command(BUSYPOLL);
-    command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]);
-    command.args((plane == "without").then_some("--no-same-host"));
-    command.arg("--").args(python).args(words);
-    command
+    two_programs::program(lab, "local.py", plane, words)
 }
 
 fn serve(lab: &Lab, plane: &str, how: &str, address: &str) -> Running {
-    Running::start(&mut program(lab, plane, &["serve", how, address, PORT]))
+    two_programs::serve(lab, "local.py", plane, how, address)
 }
 
-/// Runs a client to its end, and returns how many packets loopback has carried meanwhile. Where the CPUs are busy a process
-/// may not answer in time, and the kernel makes connections to it for a while.
 fn call(lab: &Lab, plane: &str, how: &str, address: &str, len: usize) -> u64 {
-    let on_loopback = || lab.server.enter(|| stat::received_packets().unwrap()["lo"]).unwrap();
-    let before = on_loopback();
     let len = len.to_string();
-    let output = program(lab, plane, &["call", how, address, PORT, &len]).output().unwrap();
-    assert!(output.status.success(), "{how} {address}: {output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("done"), "{output:?}");
-    on_loopback() - before
+    two_programs::call(lab, &mut program(lab, plane, &["call", how, address, PORT, &len]))
 }
 
 #[test]
@@ -242,9 +226,8 @@ fn connect_at_random(connections: usize, pause: Duration) {
         command.arg(&mesh).args([PROCESSES, n, 7100, connections].map(|word| word.to_string()));
         Running::start(command.arg(&shared))
     };
-    let on_loopback = || lab.server.enter(|| stat::received_packets().unwrap()["lo"]).unwrap();
     let mut all: Vec<_> = (0..PROCESSES).map(start).collect();
-    let before = on_loopback();
+    let before = packets(&lab);
     all.iter_mut().for_each(|process| process.send_line(""));
     // The last one is not killed: when it has made its connections the test is over.
     let mut last = all.pop().unwrap();
@@ -278,7 +261,7 @@ fn connect_at_random(connections: usize, pause: Duration) {
     for (n, process) in all.iter_mut().enumerate() {
         assert!(process.child.try_wait().unwrap().is_none(), "process {n} has ended");
     }
-    println!("{} packets on loopback", on_loopback() - before);
+    println!("{} packets on loopback", packets(&lab) - before);
     // From now on connections may fail: the processes are killed one after the other.
     kills.write_all_at(&[0xff; 4 * PROCESSES], 0).unwrap();
 }

@@ -4,14 +4,16 @@
 #[path = "support/echo.rs"]
 mod echo;
 mod support;
+#[path = "support/two_programs.rs"]
+mod two_programs;
 
 use std::process::Command;
 
 use busypoll_lab::{Lab, needs, needs_root};
-use busypoll_linux::stat;
 use echo::*;
 use rustix::process::{Pid, Signal, kill_process};
 use support::*;
+use two_programs::packets;
 
 const PORT: &str = "7000";
 
@@ -22,37 +24,16 @@ const COUNT: u64 = 500;
 const FEW: u64 = 40;
 
 fn program(lab: &Lab, plane: &str, words: &[&str]) -> Command {
-    let source = source("local_udp.py");
-    let python = ["python3", source.to_str().unwrap()];
-    if plane == "plain" {
-        let mut command = lab.server.command(python[0]);
-        command.arg(python[1]).args(words);
-        return command;
-    }
-    let mut command = lab.server.command(BUSYPOLL);
-    command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]);
-    command.args((plane == "without").then_some("--no-same-host"));
-    command.arg("--").args(python).args(words);
-    command
+    two_programs::program(lab, "local_udp.py", plane, words)
 }
 
 fn serve(lab: &Lab, plane: &str, how: &str, address: &str) -> Running {
-    Running::start(&mut program(lab, plane, &["serve", how, address, PORT]))
+    two_programs::serve(lab, "local_udp.py", plane, how, address)
 }
 
-fn packets(lab: &Lab) -> u64 {
-    lab.server.enter(|| stat::received_packets().unwrap()["lo"]).unwrap()
-}
-
-/// Runs a client to its end, and returns how many packets loopback has carried meanwhile. Where the CPUs are busy a process
-/// may not answer in time, and the kernel has its datagrams for a while.
 fn call(lab: &Lab, plane: &str, how: &str, address: &str) -> u64 {
-    let before = packets(lab);
     let count = COUNT.to_string();
-    let output = program(lab, plane, &["call", how, address, PORT, &count]).output().unwrap();
-    assert!(output.status.success(), "{how} {address}: {output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("done"), "{output:?}");
-    packets(lab) - before
+    two_programs::call(lab, &mut program(lab, plane, &["call", how, address, PORT, &count]))
 }
 
 /// A client that waits for lines on its standard input, after its first datagrams.
