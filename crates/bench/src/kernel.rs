@@ -176,6 +176,22 @@ impl Wait {
     }
 }
 
+/// Sends all of a message on a stream, or a datagram.
+///
+/// # Errors
+/// Those of send(2); one of its own where a part takes too long.
+pub(crate) fn send_all(socket: &impl AsFd, mut message: &[u8]) -> io::Result<()> {
+    while !message.is_empty() {
+        let sent = rustix::net::send(socket, message, SendFlags::NOSIGNAL);
+        let n = sent.map_err(|e| match e {
+            Errno::AGAIN => workload::unfinished(),
+            _ => e.into(),
+        })?;
+        message = message.get(n..).unwrap_or_default();
+    }
+    Ok(())
+}
+
 pub(crate) fn once(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -335,16 +351,8 @@ impl<'a> Tcp<'a> {
 }
 
 impl Endpoint for Tcp<'_> {
-    fn send(&mut self, mut message: &[u8]) -> io::Result<()> {
-        while !message.is_empty() {
-            let sent = rustix::net::send(&self.stream, message, SendFlags::NOSIGNAL);
-            let n = sent.map_err(|e| match e {
-                Errno::AGAIN => workload::unfinished(),
-                _ => e.into(),
-            })?;
-            message = message.get(n..).unwrap_or_default();
-        }
-        Ok(())
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        send_all(&self.stream, message)
     }
 
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {

@@ -198,7 +198,7 @@ mod tests {
                 assert_eq!(client.recv(&mut buffer).expect("mapped"), Some(response));
                 assert_eq!(buffer[..response], answer[..]);
             }
-            assert_eq!(client.recv(&mut [0]).expect("mapped"), None, "silence is told");
+            assert_eq!(client.recv(&mut [0]).expect("mapped"), None, "no message comes");
         }
     }
 }

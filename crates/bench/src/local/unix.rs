@@ -3,13 +3,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use socket2::SockRef;
 
 use crate::arm::Protocol;
 use crate::clock::Clock;
-use crate::kernel::{Wait, once, one_line};
+use crate::kernel::{Wait, once, one_line, send_all};
 use crate::workload::{self, Endpoint, GIVE_UP};
 
 /// Two sockets joined.
@@ -53,16 +52,8 @@ impl<'a> Unix<'a> {
 }
 
 impl Endpoint for Unix<'_> {
-    fn send(&mut self, mut message: &[u8]) -> io::Result<()> {
-        while !message.is_empty() {
-            let sent = rustix::net::send(&self.socket, message, SendFlags::NOSIGNAL);
-            let n = sent.map_err(|e| match e {
-                Errno::AGAIN => workload::unfinished(),
-                _ => e.into(),
-            })?;
-            message = message.get(n..).unwrap_or_default();
-        }
-        Ok(())
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        send_all(&self.socket, message)
     }
 
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {

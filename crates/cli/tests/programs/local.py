@@ -1,7 +1,7 @@
 """Two programs of one machine: local.py serve HOW ADDRESS PORT, local.py call HOW ADDRESS PORT BYTES.
 
 The server echoes. HOW: "threads", "asyncio", "fork" (a child for each connection), "workers" (two that share the
-listener), "pollers" (likewise, and each waits before it accepts), "leaves" (waits for two connections, and leaves
+listener), "pollers" (likewise, and each waits before it accepts), "leaves" (waits for a connection, and leaves
 accepting to a child), "executes" (likewise, to a program that it executes), "late" (accepts after a line on standard
 input). The client sends BYTES bytes and checks what comes back. HOW: "blocking", "asyncio", "fork" (a child goes on
 with the connection), "exec" (a program it executes does so), "hold" (until a line on standard input), "bound" (to the

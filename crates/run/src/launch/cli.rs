@@ -44,8 +44,8 @@ pub struct RunArgs {
     /// Let packets of the stack plane bypass firewall and NAT rules
     #[arg(long)]
     bypass_firewall: bool,
-    /// Leave TCP connections between programs of this machine, which go over shared memory if both run on the stack plane,
-    /// to loopback
+    /// Leave to loopback what programs of this machine send to each other; otherwise it goes over shared memory if both run
+    /// on the stack plane
     #[arg(long)]
     no_same_host: bool,
     /// The program's argv[0]

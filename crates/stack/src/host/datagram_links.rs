@@ -2,7 +2,10 @@
 //! addresses it takes datagrams ([`Ports`]); a sender reads there, for each datagram, whether that still holds. A process
 //! to which there is no link yet is found by the name of the address, as a listener is.
 
-use super::{Host, peers};
+use super::{
+    Host,
+    peers::{UDP, is_other_at, name_of, names_for},
+};
 use crate::{
     inet::SendError,
     nic::cable::{Found, Ports, Receives, Rendezvous},
@@ -11,7 +14,7 @@ use crate::{
     word_hash::WordMap,
 };
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -256,17 +259,6 @@ fn canonical_ends(receives: Receives) -> Receives {
     Receives { at: canonical(receives.at), from: receives.from.map(canonical), ..receives }
 }
 
-/// The names under which a socket that receives at `to` may be published.
-fn names_for(to: SocketAddr) -> impl Iterator<Item = String> {
-    let any4 = to.is_ipv4().then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let addresses = [Some(to.ip()), any4, Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))];
-    addresses.into_iter().flatten().map(move |ip| name_of(SocketAddr::new(ip, to.port())))
-}
-
-fn name_of(address: SocketAddr) -> String {
-    format!("udp-{address}")
-}
-
 impl Host {
     /// From now on a socket at `at`, connected to `from`, takes datagrams over links, or if it is not `is_ready`, can be
     /// asked to. If `is_named`, processes that no link leads to find it.
@@ -282,7 +274,7 @@ impl Host {
         let links = self.inner.datagram_links.clone();
         let id = links.publish(receives);
         // Without the name only processes that have a link find it.
-        let name = is_named.then(|| peers.publish_name(&name_of(receives.at)).ok()).flatten();
+        let name = is_named.then(|| peers.publish_name(&name_of(UDP, receives.at)).ok()).flatten();
         let name = name.map(|name| (self.clone(), name));
         Some(PublishedUdp { links, id, name })
     }
@@ -316,7 +308,7 @@ impl Host {
         if let Some(way) = links.find(to, from) {
             return way;
         }
-        if !looks || links.is_kernels(to) || !peers.link_to_datagrams(self, names_for(to)) {
+        if !looks || links.is_kernels(to) || peers.look_up(self, names_for(UDP, to)).is_none() {
             return DatagramWay::Kernel;
         }
         links.find(to, from).unwrap_or_else(|| {
@@ -342,5 +334,5 @@ impl Host {
 #[doc(hidden)]
 pub fn is_udp_published(to: SocketAddr) -> bool {
     let to = SocketAddr::new(to.ip().to_canonical(), to.port());
-    peers::is_other_at(names_for(to))
+    is_other_at(names_for(UDP, to))
 }

@@ -122,8 +122,12 @@ enum Answer {
     NotAccepted(Received),
 }
 
-fn name_of(address: SocketAddr) -> String {
-    format!("tcp-{address}")
+/// The kinds of sockets that are published.
+const TCP: &str = "tcp";
+pub(super) const UDP: &str = "udp";
+
+pub(super) fn name_of(kind: &str, address: SocketAddr) -> String {
+    format!("{kind}-{address}")
 }
 
 fn control_name(pid: u32) -> String {
@@ -164,7 +168,7 @@ impl Peers {
             }
             return known.listeners.push(listener);
         }
-        match cable::listen_nonblocking(&name_of(address)) {
+        match cable::listen_nonblocking(&name_of(TCP, address)) {
             Ok(rendezvous) => {
                 listener.waits();
                 let (rendezvous, listeners) = (Arc::new(rendezvous), vec![listener]);
@@ -200,7 +204,7 @@ impl Peers {
         if let Some((_, link)) = lock(&self.shared.reached).iter().find(|(to, _)| *to == remote) {
             return Some(*link);
         }
-        let link = self.look_up(host, names_for(remote))?;
+        let link = self.look_up(host, names_for(TCP, remote))?;
         let mut reached = lock(&self.shared.reached);
         if reached.len() >= MOST_REACHED {
             reached.remove(0);
@@ -209,8 +213,8 @@ impl Peers {
         Some(link)
     }
 
-    /// The link to the first process found by one of these names.
-    fn look_up(&self, host: &Host, names: impl Iterator<Item = String>) -> Option<Link> {
+    /// The link to the first process found by one of these names, made if there is none yet.
+    pub(super) fn look_up(&self, host: &Host, names: impl Iterator<Item = String>) -> Option<Link> {
         let (socket, pid) = cable::dial_first(names).ok()?;
         // Not visible from here, or this process: the kernel makes the connection.
         if pid == 0 || pid.cast_unsigned() == std::process::id() {
@@ -243,15 +247,6 @@ impl Peers {
 
     fn set_slow(&self, pid: i32) {
         lock(&self.shared.slow).push((pid, Instant::now() + KERNEL_TIME));
-    }
-
-    /// Whether there is a link, now or already, to a process found by one of these names.
-    pub(super) fn link_to_datagrams(
-        &self,
-        host: &Host,
-        names: impl Iterator<Item = String>,
-    ) -> bool {
-        self.look_up(host, names).is_some()
     }
 
     /// Other processes find this one by `name`, until [`withdraw_name`](Peers::withdraw_name).
@@ -527,17 +522,18 @@ impl Shared {
     }
 }
 
-/// The names under which a listener for `remote` may be published, the most specific first.
-fn names_for(remote: SocketAddr) -> impl Iterator<Item = String> {
+/// The names under which a socket of this kind that receives at `remote` may be published, the most specific first.
+pub(super) fn names_for(kind: &'static str, remote: SocketAddr) -> impl Iterator<Item = String> {
     let remote = canonical(remote);
     let any4 = remote.is_ipv4().then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let addresses = [Some(remote.ip()), any4, Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))];
-    addresses.into_iter().flatten().map(move |ip| name_of(SocketAddr::new(ip, remote.port())))
+    let at = move |ip| name_of(kind, SocketAddr::new(ip, remote.port()));
+    addresses.into_iter().flatten().map(at)
 }
 
 /// The process that has published `address` shares it with this one from now on.
 fn share_with_owner(address: SocketAddr) {
-    if let Ok((_, pid)) = cable::dial(&name_of(address), PATIENCE)
+    if let Ok((_, pid)) = cable::dial(&name_of(TCP, address), PATIENCE)
         && pid != 0
         && pid.cast_unsigned() != std::process::id()
     {
@@ -665,7 +661,7 @@ impl Host {
 /// Whether a process accepts connections to `remote`, an address of this machine, over links.
 #[doc(hidden)]
 pub fn is_published(remote: SocketAddr) -> bool {
-    is_other_at(names_for(remote))
+    is_other_at(names_for(TCP, remote))
 }
 
 /// Whether another process is the first that is found by these names.

@@ -1,5 +1,6 @@
 //! The memory of a cable between two processes: a sealed memfd, mapped by both. For each direction it has two words,
-//! the table of the addresses at which its receiver takes datagrams, the slots and the buffers of larger frames. The other process may write any of it at any time.
+//! the table of the addresses at which its receiver takes datagrams, the slots and the buffers of larger frames. The
+//! other process may write any of it at any time.
 
 use super::{
     Padded,
