@@ -111,8 +111,15 @@ impl Process {
         let child = RefCell::new(command.spawn().map_err(failed)?);
         // Its descriptors have to end with it, not with the command.
         drop(command);
-        write(&ours, job).map_err(failed)?;
-        Ok(Self { child, control: RefCell::new(BufReader::new(ours)), ready: RefCell::default() })
+        let control = RefCell::new(BufReader::new(ours));
+        let process = Self { child, control, ready: RefCell::default() };
+        process.tell(job)?;
+        Ok(process)
+    }
+
+    /// Sends one message.
+    fn tell(&self, message: &impl Serialize) -> Result<(), String> {
+        write(self.control.borrow().get_ref(), message).map_err(|_| self.ended())
     }
 
     fn receive(&self) -> Result<Reply, String> {
@@ -172,7 +179,7 @@ impl Process {
     }
 
     fn ask(&self, ask: Ask) -> Result<(), String> {
-        write(self.control.borrow().get_ref(), &ask).map_err(|_| self.ended())?;
+        self.tell(&ask)?;
         match self.receive()? {
             Reply::Done => Ok(()),
             other => Self::unexpected(&other),
