@@ -1,11 +1,11 @@
 //! The same socket calls without busypoll and on both planes: each must return the same, errno by errno. The calls are
-//! in `programs/conformance`; they talk to a peer on another host.
+//! in `programs/conformance`; they talk to a peer on another host, or to another process of this one.
 
 #[path = "support/echo.rs"]
 mod echo;
 mod support;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::OnceLock;
@@ -33,10 +33,26 @@ const MTU: u32 = 1500;
 /// A port range of few ports.
 const FEW_PORTS: &str = "40000 40015";
 
+/// Where the peer is.
+#[derive(Clone, Copy, PartialEq)]
+enum Peer {
+    /// On another host, without busypoll.
+    Across,
+    /// At loopback, and started as the program is.
+    SameHost,
+}
+
 /// The output of the program, started by the command line `how` on the server of a lab; IPv4, then IPv6, at the same
 /// time on a lab each. Also how many connections the kernel has made there.
-fn transcripts(program: &Path, cases: Cases, mtu: u32, how: &[&str]) -> (Vec<String>, u64) {
-    let families = [false, true].map(|six| move || transcript(program, cases, mtu, how, six));
+fn transcripts(
+    program: &Path,
+    cases: Cases,
+    mtu: u32,
+    place: Peer,
+    how: &[&str],
+) -> (Vec<String>, u64) {
+    let families =
+        [false, true].map(|six| move || transcript(program, cases, mtu, place, how, six));
     let ran: Vec<_> = thread::scope(|scope| {
         let running = families.map(|run| scope.spawn(run));
         running.into_iter().filter_map(|it| it.join().unwrap()).collect()
@@ -50,6 +66,7 @@ fn transcript(
     program: &Path,
     cases: Cases,
     mtu: u32,
+    place: Peer,
     how: &[&str],
     six: bool,
 ) -> Option<(String, u64)> {
@@ -59,12 +76,19 @@ fn transcript(
         lab.server.enter(|| std::fs::write(range, FEW_PORTS)).unwrap().unwrap();
     }
     let (own, peer) = (&lab.server, &lab.client);
-    let addresses: [IpAddr; 2] = if six {
-        [own.ipv6()?.into(), peer.ipv6()?.into()]
-    } else {
-        [own, peer].map(|it| it.ipv4().into())
+    let addresses: [IpAddr; 2] = match (place, six) {
+        (Peer::Across, true) => [own.ipv6()?.into(), peer.ipv6()?.into()],
+        (Peer::Across, false) => [own, peer].map(|it| it.ipv4().into()),
+        (Peer::SameHost, true) => [own.ipv6().map(|_| Ipv6Addr::LOCALHOST.into())?; 2],
+        (Peer::SameHost, false) => [Ipv4Addr::LOCALHOST.into(); 2],
     };
-    let _peer = Running::start(lab.client.command(program).args(["peer", PORT]));
+    let _peer = match (place, how) {
+        (Peer::SameHost, [run, words @ ..]) => {
+            Running::start(own.command(run).args(words).arg(program).args(["peer", PORT]))
+        }
+        (Peer::SameHost, []) => Running::start(own.command(program).args(["peer", PORT])),
+        (Peer::Across, _) => Running::start(peer.command(program).args(["peer", PORT])),
+    };
     let mut command = lab.server.command("timeout");
     command.arg(LIMIT).args(how).arg(program).args(addresses.map(|it| it.to_string())).arg(PORT);
     command.args((cases == Cases::Limits).then_some("limits"));
@@ -78,7 +102,7 @@ fn transcript(
 /// The transcripts without busypoll, which all tests compare with.
 fn plain(program: &Path, cases: Cases) -> &'static [String] {
     static PLAIN: [OnceLock<Vec<String>>; 2] = [const { OnceLock::new() }; 2];
-    PLAIN[cases as usize].get_or_init(|| transcripts(program, cases, MTU, &[]).0)
+    PLAIN[cases as usize].get_or_init(|| transcripts(program, cases, MTU, Peer::Across, &[]).0)
 }
 
 /// `ActiveOpens` of /proc/net/snmp, in the namespace of the calling thread.
@@ -127,28 +151,19 @@ fn differences(plain: &str, other: &str) -> Vec<String> {
 fn is_as_plain(cases: Cases, how: &[&str], kernel_connections: bool) {
     let _one = one_test_at_a_time();
     let program = conformance("conformance");
-    compare(
-        plain(&program, cases),
-        transcripts(&program, cases, MTU, how),
-        cases,
-        kernel_connections,
-    );
+    let (here, made) = transcripts(&program, cases, MTU, Peer::Across, how);
+    compare(plain(&program, cases), &here, cases);
+    assert_eq!(made > 20, kernel_connections, "{made} connections made by the kernel");
 }
 
-fn compare(
-    plain: &[String],
-    (here, made): (Vec<String>, u64),
-    cases: Cases,
-    kernel_connections: bool,
-) {
+fn compare(plain: &[String], here: &[String], cases: Cases) {
     let least = if cases == Cases::Ordinary { 700 } else { 25 };
     assert!(plain[0].lines().count() > least && plain.iter().all(|text| text.ends_with("end\n")));
     assert_eq!(plain.len(), here.len());
-    for (plain, here) in plain.iter().zip(&here) {
+    for (plain, here) in plain.iter().zip(here) {
         let found = differences(plain, here);
         assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
     }
-    assert_eq!(made > 20, kernel_connections, "{made} connections made by the kernel");
 }
 
 #[test]
@@ -192,8 +207,26 @@ fn the_stack_plane_answers_as_the_kernel_with_jumbo_frames() {
     needs!(program "cc", program "timeout");
     let _one = one_test_at_a_time();
     let program = conformance("conformance");
-    let of = |how: &[&str]| transcripts(&program, Cases::Ordinary, 9001, how);
-    compare(&of(&[]).0, of(&STACK), Cases::Ordinary, false);
+    let of = |how: &[&str]| transcripts(&program, Cases::Ordinary, 9001, Peer::Across, how);
+    let ((plain, _), (here, made)) = (of(&[]), of(&STACK));
+    compare(&plain, &here, Cases::Ordinary);
+    assert!(made < 20, "{made} connections made by the kernel");
+}
+
+/// Both processes are under it: their connections and datagrams go over memory.
+#[test]
+#[ignore = "long: ten seconds"]
+fn two_processes_of_one_host_get_the_answers_of_the_kernel() {
+    needs_root!();
+    needs!(program "cc", program "timeout");
+    let _one = one_test_at_a_time();
+    let program = conformance("conformance");
+    let of = |how: &[&str]| transcripts(&program, Cases::Ordinary, MTU, Peer::SameHost, how);
+    let (plain, all) = of(&[]);
+    let (here, made) = of(&STACK);
+    compare(&plain, &here, Cases::Ordinary);
+    // Of the connections that a child has, and of those to a port of the program's own, the kernel makes another.
+    assert!(made < all / 2, "the kernel has made {made} connections, and without busypoll {all}");
 }
 
 #[test]

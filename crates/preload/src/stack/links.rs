@@ -4,7 +4,7 @@
 
 use super::{
     activation::deactivate,
-    common::error,
+    common::code,
     file::{FILES, File, Live, Ref, local_of},
     handover_parent, host, internal_fds, route,
 };
@@ -55,7 +55,7 @@ pub fn connect(
     };
     let Some(stream) = file.stream(fd, local, remote) else { return Err(file) };
     match inside.wait(Restart::Never, || stream.connect_over(link, remote, PATIENCE)) {
-        Ok(()) if file.is_nonblocking() => Ok(Err(error(libc::EINPROGRESS))),
+        Err(failed) if code(&failed) == libc::EINPROGRESS => Ok(Err(failed)),
         Ok(()) => Ok(Ok(())),
         Err(failed) => {
             host.forget_link(link, failed.kind() == ErrorKind::ConnectionRefused);

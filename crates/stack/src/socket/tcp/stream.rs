@@ -231,14 +231,21 @@ impl TcpStream {
     /// Connects to `remote` over `link`, within `limit`, also if the socket is non-blocking.
     ///
     /// # Errors
-    /// As [`connect`](TcpStream::connect); `WouldBlock` if the other process does not answer within `limit`.
+    /// As [`connect`](TcpStream::connect); `WouldBlock` if the other process does not answer within `limit`; EINPROGRESS
+    /// if it is connected and non-blocking, as such a call has not returned success.
     #[doc(hidden)]
     pub fn connect_over(&self, link: Link, remote: SocketAddr, limit: Duration) -> io::Result<()> {
         self.set_link(link);
         let (inner, waits) = (&*self.0, Timeout::default());
         inner.start_connect(remote)?;
         waits.set(Some(limit))?;
-        inner.wait_connected(false, &waits)
+        inner.wait_connected(false, &waits)?;
+        if !self.nonblocking() {
+            return Ok(());
+        }
+        let (done, stale) = (Ordering::Release, Ordering::Relaxed);
+        let _ = inner.outcome.compare_exchange(CONNECTED, PENDING, done, stale);
+        Err(errno(libc::EINPROGRESS))
     }
 
     /// Connects a socket made by [`new`](TcpStream::new). A non-blocking socket returns EINPROGRESS: it becomes
