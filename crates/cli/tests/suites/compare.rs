@@ -114,7 +114,7 @@ impl Report {
             self.outcomes.values().flat_map(|o| o.keys().cloned()).collect();
         for name in names {
             let of = |variant: Variant| self.outcomes[&variant].get(&name).cloned();
-            let (plain, on_plane_first) = (of(Variant::Plain), of(variant));
+            let (plain, on_plane_first) = (of(variant.baseline()), of(variant));
             let line = table.find(suite.name(), &name, variant);
             if same(&plain, &on_plane_first) {
                 if let Some(line) = line.filter(|line| !line.varies && !line.test.ends_with('*')) {
@@ -131,7 +131,7 @@ impl Report {
             let only = [name.clone()];
             let again = |variant| suite.run(env, variant, part, Some(&only)).remove(&name);
             let mut on_plane: Vec<_> = (0..RERUNS).map(|_| again(variant)).collect();
-            let in_plain: Vec<_> = (0..RERUNS).map(|_| again(Variant::Plain)).collect();
+            let in_plain: Vec<_> = (0..RERUNS).map(|_| again(variant.baseline())).collect();
             let words = format!(
                 "{name}, {variant}: {} (plain {})",
                 describe(&on_plane_first),
@@ -153,9 +153,9 @@ impl Report {
         }
     }
 
-    /// Checks that the packets went over the wire, and on the stack plane past the kernel's stack. If a test has two
-    /// processes, one has the interface, and the other's packets go through the kernel. The kernel plane is not
-    /// checked: what the mirror sends back often arrives within the send, before any thread polls.
+    /// Checks that the packets went over the wire, and on the stack plane past the kernel's stack; and that memory
+    /// carried what loopback does without it. The kernel plane is not checked: what the mirror sends back often
+    /// arrives within the send, before any thread polls.
     fn check_evidence(&mut self) {
         for (variant, counts) in &self.counts {
             let missing = match variant {
@@ -164,6 +164,10 @@ impl Report {
                 }
                 Variant::Stack => (counts.kernel * 4 > counts.came * 3)
                     .then_some("the kernel's stack has seen more than three quarters"),
+                Variant::Loopback => None,
+                Variant::Memory => (counts.loopback * 4
+                    > self.counts[&Variant::Loopback].loopback * 3)
+                    .then_some("loopback has carried more than three quarters"),
             };
             if let Some(missing) = missing {
                 self.unexpected.push(format!("{variant}: {missing}: {counts}"));
@@ -209,15 +213,17 @@ impl std::ops::AddAssign for Counts {
         self.came += more.came;
         self.kernel += more.kernel;
         self.polled += more.polled;
+        self.loopback += more.loopback;
     }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { came, kernel, polled } = self;
+        let Self { came, kernel, polled, loopback } = self;
         write!(
             f,
-            "{came} packets, {kernel} of them through the kernel's stack, {polled} busy polled by it"
+            "{came} packets, {kernel} of them through the kernel's stack, {polled} busy polled by it; \
+             {loopback} at loopback"
         )
     }
 }
@@ -226,7 +232,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} {}, {} s", self.suite, self.version, self.seconds)?;
         for (variant, outcomes) in &self.outcomes {
-            writeln!(f, "  {variant:6} {}; {}", tally(outcomes), self.counts[variant])?;
+            writeln!(f, "  {variant:8} {}; {}", tally(outcomes), self.counts[variant])?;
         }
         writeln!(f, "  {} expected differences expected_seen", self.expected_seen)?;
         for line in &self.transient {

@@ -32,6 +32,8 @@ pub struct Counts {
     pub kernel: u64,
     /// Packets that the kernel's busy polling has found.
     pub polled: u64,
+    /// Packets that the kernel's loopback has carried.
+    pub loopback: u64,
 }
 
 impl Counts {
@@ -40,6 +42,7 @@ impl Counts {
             came: self.came - earlier.came,
             kernel: self.kernel.saturating_sub(earlier.kernel),
             polled: self.polled - earlier.polled,
+            loopback: self.loopback - earlier.loopback,
         }
     }
 }
@@ -90,17 +93,20 @@ impl Environment {
         command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         command.args(["sh", "-c", FENCE, "sh"]);
         match variant {
-            Variant::Plain => {}
+            Variant::Plain | Variant::Loopback => {}
             Variant::Kernel => {
                 // Long enough to find what another thread of the program sends.
                 command.args([BUSYPOLL, "run", "--busy-poll", "1ms", "--"]);
             }
-            Variant::Stack => {
+            Variant::Stack | Variant::Memory => {
                 command.args([BUSYPOLL, "run", "--plane", "stack", "--dev"]);
                 command.args([self.lab.client.interface(), "--"]);
             }
         }
-        command.args(["sh", "-c", MAP, "sh"]).args(words);
+        if variant.has_mirror() {
+            command.args(["sh", "-c", MAP, "sh"]);
+        }
+        command.args(words);
         command.env("LOOPBACK_LIBRARY", &self.library);
         command.env("LOOPBACK_OWN4", self.lab.client.ipv4().to_string());
         command.env("LOOPBACK_MIRROR4", self.mirror.ipv4().to_string());
@@ -132,6 +138,7 @@ impl Environment {
                 came: came[host.interface()],
                 kernel: seen.saturating_sub(came["lo"]),
                 polled: stat::busy_poll_rx_packets().unwrap(),
+                loopback: came["lo"],
             }
         };
         host.enter(count).unwrap()

@@ -11,11 +11,25 @@ pub enum Variant {
     Plain,
     Kernel,
     Stack,
+    /// Plain, with the kernel's loopback in place of the mirror.
+    Loopback,
+    /// The same on the stack plane: over memory.
+    Memory,
 }
 
 impl Variant {
-    pub const ALL: [Self; 3] = [Self::Plain, Self::Kernel, Self::Stack];
-    pub const PLANES: [Self; 2] = [Self::Kernel, Self::Stack];
+    pub const ALL: [Self; 5] =
+        [Self::Plain, Self::Kernel, Self::Stack, Self::Loopback, Self::Memory];
+    pub const PLANES: [Self; 3] = [Self::Kernel, Self::Stack, Self::Memory];
+
+    /// What the results must equal.
+    pub fn baseline(self) -> Self {
+        if self.has_mirror() { Self::Plain } else { Self::Loopback }
+    }
+
+    pub fn has_mirror(self) -> bool {
+        !matches!(self, Self::Loopback | Self::Memory)
+    }
 }
 
 impl fmt::Display for Variant {
@@ -24,6 +38,8 @@ impl fmt::Display for Variant {
             Self::Plain => "plain",
             Self::Kernel => "kernel",
             Self::Stack => "stack",
+            Self::Loopback => "loopback",
+            Self::Memory => "memory",
         })
     }
 }
@@ -60,7 +76,7 @@ pub type Outcomes = BTreeMap<String, Outcome>;
 pub trait Suite: Sync {
     fn name(&self) -> &str;
     fn version(&self) -> String;
-    /// What is run at a time, each part in all three variants.
+    /// What is run at a time, each part in all variants.
     fn parts(&self) -> Vec<String>;
     /// Runs a part, or only these tests of it.
     fn run(

@@ -4,7 +4,7 @@
 
 use super::{
     Host,
-    peers::{UDP, is_other_at, name_of, names_for},
+    peers::{UDP, is_found, name_of, names_for},
 };
 use crate::{
     inet::SendError,
@@ -334,5 +334,5 @@ impl Host {
 #[doc(hidden)]
 pub fn is_udp_published(to: SocketAddr) -> bool {
     let to = SocketAddr::new(to.ip().to_canonical(), to.port());
-    is_other_at(names_for(UDP, to))
+    is_found(names_for(UDP, to))
 }

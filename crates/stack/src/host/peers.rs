@@ -216,11 +216,8 @@ impl Peers {
     /// The link to the first process found by one of these names, made if there is none yet.
     pub(super) fn look_up(&self, host: &Host, names: impl Iterator<Item = String>) -> Option<Link> {
         let (socket, pid) = cable::dial_first(names).ok()?;
-        // Not visible from here, or this process: the kernel makes the connection.
-        if pid == 0 || pid.cast_unsigned() == std::process::id() {
-            return None;
-        }
-        if self.is_slow(pid) {
+        // Not visible from here: the kernel makes the connection.
+        if pid == 0 || self.is_slow(pid) {
             return None;
         }
         let mut links = lock(&self.shared.links);
@@ -661,11 +658,10 @@ impl Host {
 /// Whether a process accepts connections to `remote`, an address of this machine, over links.
 #[doc(hidden)]
 pub fn is_published(remote: SocketAddr) -> bool {
-    is_other_at(names_for(TCP, remote))
+    is_found(names_for(TCP, remote))
 }
 
-/// Whether another process is the first that is found by these names.
-pub(super) fn is_other_at(names: impl Iterator<Item = String>) -> bool {
-    let is_other = |pid: i32| pid != 0 && pid.cast_unsigned() != std::process::id();
-    cable::dial_first(names).is_ok_and(|(_, pid)| is_other(pid))
+/// Whether a process that is visible from here is found by one of these names.
+pub(super) fn is_found(names: impl Iterator<Item = String>) -> bool {
+    cable::dial_first(names).is_ok_and(|(_, pid)| pid != 0)
 }
