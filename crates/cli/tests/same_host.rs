@@ -61,6 +61,28 @@ fn both_ends_of_a_connection_under_it_use_memory() {
 }
 
 #[test]
+fn both_ends_within_one_process_use_memory() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    for (how, address) in [
+        ("blocking", "127.0.0.1"),
+        ("blocking", "::1"),
+        ("asyncio", "127.0.0.1"),
+        ("fork", "127.0.0.1"),
+    ] {
+        let words = ["within", how, address, PORT, "10000"];
+        let plain = two_programs::call(&lab, &mut program(&lab, "plain", &words));
+        wait_until(&format!("{how} {address}: memory"), || {
+            let carried = two_programs::call(&lab, &mut program(&lab, "stack", &words));
+            // A child's connection is the kernel's.
+            carried < plain / if how == "fork" { 1 } else { 2 }
+        });
+    }
+}
+
+#[test]
 fn a_plain_end_is_reached_by_the_kernel() {
     needs_root!();
     needs!(program "python3");

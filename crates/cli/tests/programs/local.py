@@ -1,4 +1,5 @@
-"""Two programs of one machine: local.py serve HOW ADDRESS PORT, local.py call HOW ADDRESS PORT BYTES.
+"""Two programs of one machine: local.py serve HOW ADDRESS PORT, local.py call HOW ADDRESS PORT BYTES; or both in one
+process: local.py within HOW ADDRESS PORT BYTES, with HOW of the client.
 
 The server echoes. HOW: "threads", "asyncio", "fork" (a child for each connection), "workers" (two that share the
 listener), "pollers" (likewise, and each waits before it accepts), "leaves" (waits for a connection, and leaves
@@ -15,6 +16,7 @@ import select
 import socket
 import sys
 import threading
+import time
 
 
 def echo(stream):
@@ -113,6 +115,29 @@ async def call_many(address, port, size):
         writer.close()
 
 
+async def both_asyncio(address, port, size):
+    server = asyncio.create_task(serve_asyncio(address, port))
+    for n in range(100):
+        await asyncio.sleep(0.02)
+        await call_asyncio(address, port, size)
+    server.cancel()
+
+
+def both(how, address, port, size):
+    threading.Thread(target=serve, args=("threads", address, port), daemon=True).start()
+    # The thread listens, and the process is found, some time after.
+    until = time.time() + 60
+    while time.time() < until:
+        try:
+            call("bound", address, port, 1)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    for n in range(100):
+        time.sleep(0.02)
+        call(how, address, port, size)
+
+
 def call(how, address, port, size):
     source = (address, 0) if how == "bound" else None
     stream = socket.create_connection((address, port), source_address=source)
@@ -159,6 +184,10 @@ if role == "serve" and how == "asyncio":
     asyncio.run(serve_asyncio(address, int(port)))
 elif role == "serve":
     serve(how, address, int(port))
+elif role == "within" and how == "asyncio":
+    asyncio.run(both_asyncio(address, int(port), int(sys.argv[5])))
+elif role == "within":
+    both(how, address, int(port), int(sys.argv[5]))
 elif role == "listener":
     accept_all(socket.socket(fileno=int(address)), how)
 elif how == "many":
