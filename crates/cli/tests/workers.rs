@@ -7,14 +7,14 @@ mod echo;
 mod seccomp;
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -119,6 +119,57 @@ fn workers_that_inherit_a_listener_serve_side_by_side() {
     let mut connections = connections_to_all(&lab, 4);
     use_the_queues(&lab, &mut connections);
     one_is_killed(&lab, connections);
+}
+
+/// Each connection is the kernel's first. What is sent first on the stack has no earlier timestamp than what the kernel
+/// has sent: the peer would drop it (PAWS).
+#[test]
+fn the_timestamps_of_a_connection_that_is_taken_over_do_not_go_back() {
+    needs_root!();
+    needs!(program "python3", program "tcpdump");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let _workers = workers(&lab, "2");
+    is_on_the_stack(&lab);
+    drop(connections_to_all(&lab, 2));
+    let file = temp_dir("timestamps").join("packets");
+    let mut capture = lab.client.command("tcpdump");
+    capture.args(["-n", "-l", "--immediate-mode", "-i", lab.client.interface(), "tcp", "src"]);
+    capture.args(["port", &PORT.to_string()]);
+    capture.stdout(fs::File::create(&file).unwrap()).stderr(Stdio::piped());
+    let mut capture = capture.spawn().unwrap();
+    let mut said = BufReader::new(capture.stderr.take().unwrap()).lines();
+    said.find(|line| line.as_ref().unwrap().contains("listening")).unwrap().unwrap();
+    const CONNECTIONS: usize = 300;
+    let mut ports = BTreeSet::new();
+    for _ in 0..CONNECTIONS {
+        let mut stream = connect(&lab).unwrap();
+        ports.insert(stream.local_addr().unwrap().port().to_string());
+        ask(&mut stream).unwrap();
+    }
+    let port_of = |line: &str| {
+        let to = line.split(": Flags").next().unwrap();
+        to.rsplit('.').next().unwrap().to_owned()
+    };
+    wait_until("the capture has them all", || {
+        let text = fs::read_to_string(&file).unwrap();
+        let seen: BTreeSet<_> = text.lines().map(port_of).collect();
+        ports.is_subset(&seen)
+    });
+    kill_process(Pid::from_child(&capture), Signal::INT).unwrap();
+    capture.wait().unwrap();
+    // By the client's port.
+    let mut last = BTreeMap::<String, u32>::new();
+    let mut back = Vec::new();
+    for line in fs::read_to_string(&file).unwrap().lines() {
+        let Some((_, value)) = line.split_once("TS val ") else { continue };
+        let value: u32 = value.split(' ').next().unwrap().parse().unwrap();
+        let before = last.insert(port_of(line), value);
+        if before.is_some_and(|before| (value.wrapping_sub(before) as i32) < 0) {
+            back.push(line.to_owned());
+        }
+    }
+    assert!(back.is_empty(), "{} of {CONNECTIONS}: {}", back.len(), back.join("\n"));
 }
 
 #[test]

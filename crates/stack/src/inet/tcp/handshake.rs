@@ -410,6 +410,13 @@ impl Request {
         }
     }
 
+    /// The ACK of a SYN-ACK that was sent once came after `rtt`, as far as the connection's estimators go.
+    pub(super) fn acknowledged_after(&mut self, rtt: Duration, now: Instant) {
+        let nanos = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
+        let sent = Instant::from_nanos(now.nanos().saturating_sub(nanos));
+        self.syn_state = SynState { sent: 1, due: false, ..SynState::new(sent) };
+    }
+
     //= RFC 9293 3.10.7.2
     //# Set RCV.NXT to SEG.SEQ+1, IRS is set to SEG.SEQ, and any other control or text should be queued for processing
     //# later. ISS should be selected and a SYN segment sent of the form: <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>

@@ -17,8 +17,9 @@ use super::{
 use crate::{
     inet::{Count, Inet, Pass, input::Arrival},
     nic::Checksum,
+    time::Instant,
 };
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 /// A connection of the kernel's on which nothing has been sent yet.
 #[derive(Debug)]
@@ -41,8 +42,10 @@ pub(crate) struct KernelConnection {
     pub(crate) scale: Option<(u8, u8)>,
     pub(crate) sack: bool,
     pub(crate) ecn: bool,
-    /// The present value of the kernel's timestamp clock for it.
+    /// The present value of the kernel's timestamp clock for it, of which the lowest bit may be cleared.
     pub(crate) timestamp: Option<u32>,
+    /// The smoothed round trip that the kernel has measured.
+    pub(crate) rtt: Option<Duration>,
 }
 
 /// What the kernel still acknowledges of a connection that is ours already: a packet may have been on its way to the
@@ -63,6 +66,13 @@ pub(crate) struct Remainder {
 fn arrival() -> Arrival<'static> {
     let checksum = Checksum::Partial;
     Arrival { iface: None, queue: 0, received: None, frame: &[], to_us: true, checksum }
+}
+
+/// The offset of our timestamps, of which none may be before one that the kernel has sent: the peer would drop the
+/// segment (PAWS). The kernel clears the lowest bit of `value` from Linux 6.7 on, and its milliseconds begin at other
+/// moments than ours.
+fn ts_offset(value: u32, now: Instant) -> u32 {
+    (value | 1).wrapping_add(1).wrapping_sub(millis(now))
 }
 
 impl Listening {
@@ -92,7 +102,7 @@ impl Listening {
         let path = path.ok_or_else(|| errno(libc::EHOSTUNREACH))?;
         let start = Start {
             iss: Seq(of.snd_nxt) - 1,
-            ts_offset: of.timestamp.map_or(0, |value| value.wrapping_sub(millis(pass.now))),
+            ts_offset: of.timestamp.map_or(0, |value| ts_offset(value, pass.now)),
             mss: mss(path.max_transport_len()),
         };
         let agreed = Agreed {
@@ -113,6 +123,9 @@ impl Listening {
         let shared = &inet.tcp.shared;
         let mut request = Request::from_cookie(shared, &options, &ack, agreed, start, pass.now);
         request.agreed.window_scale = of.scale;
+        if let Some(rtt) = of.rtt {
+            request.acknowledged_after(rtt, pass.now);
+        }
         let core = inet.tcp_accepted(listener, tuple, &request, path, pass);
         core.lock().imported = true;
         if !inet.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
@@ -205,5 +218,28 @@ impl Remainder {
         let segment = Segment { seq, ack, window, ..segment };
         self.core.segment(&self.inet, &segment, &arrival(), pass);
         self.inet.deliver_local(pass);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's clock and ours count the same milliseconds, which begin at other moments.
+    #[test]
+    fn no_timestamp_is_before_one_of_the_kernels() {
+        const MS: u64 = 1_000_000;
+        for (phase, clears) in (0..MS).step_by(70_001).flat_map(|at| [(at, false), (at, true)]) {
+            for begun in (7 * MS..9 * MS).step_by(90_007) {
+                let kernel = |at: u64| ((at + phase) / MS) as u32;
+                let value = if clears { kernel(begun) & !1 } else { kernel(begun) };
+                let offset = ts_offset(value, Instant::from_nanos(begun));
+                for later in (begun..begun + 4 * MS).step_by(110_017) {
+                    let ours = millis(Instant::from_nanos(later)).wrapping_add(offset);
+                    let ahead = ours.wrapping_sub(kernel(later)) as i32;
+                    assert!((0..=3).contains(&ahead), "{phase} {begun} {later}: {ahead}");
+                }
+            }
+        }
     }
 }

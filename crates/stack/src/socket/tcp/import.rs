@@ -287,6 +287,7 @@ fn state(
         sack: has(SACK),
         ecn: has(ECN),
         timestamp: has(TIMESTAMPS).then(|| get(libc::TCP_TIMESTAMP)).transpose()?,
+        rtt: info.rtt(),
     })
 }
 
@@ -339,13 +340,13 @@ fn count(fd: RawFd, what: libc::c_ulong) -> io::Result<usize> {
 }
 
 /// The first part of `struct tcp_info` (include/uapi/linux/tcp.h).
-struct Info([u8; 28]);
+struct Info([u8; 72]);
 
 impl Info {
     fn of(fd: RawFd) -> io::Result<Info> {
-        let mut bytes = [0; 28];
+        let mut bytes = [0; 72];
         match get_bytes(&fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes)? {
-            28 => Ok(Info(bytes)),
+            72 => Ok(Info(bytes)),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -364,5 +365,11 @@ impl Info {
             true => (self.0[6] & 15, self.0[6] >> 4),
             false => (self.0[6] >> 4, self.0[6] & 15),
         }
+    }
+
+    /// The smoothed round trip, if one was measured.
+    fn rtt(&self) -> Option<Duration> {
+        let micros = u32::from_ne_bytes([self.0[68], self.0[69], self.0[70], self.0[71]]);
+        (micros != 0).then(|| Duration::from_micros(micros.into()))
     }
 }
