@@ -10,7 +10,7 @@ use super::{
     claims::FlowClaim,
     connection::{Connection, NEVER, State as Phase},
     emit,
-    plain::PLAIN_LEN,
+    plain::{PLAIN_LEN, Plain},
     predicted_frame::FrameKey,
     segment::Segment,
     seq::Seq,
@@ -129,9 +129,21 @@ impl Core {
         Arc::new(Core { tuple, frame_key, state: Mutex::new(state) })
     }
 
+    /// Locks the flow, and ends a [steady exchange](super::steady).
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        let mut state = lock(&self.state);
+        state.connection.settle();
+        state
+    }
+
+    /// As [`enter_at`](Core::enter_at), for the predicted path, which continues such an exchange.
+    #[inline(always)]
+    pub(super) fn enter_predicted(&self, now: &mut Instant) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        *now = (*now).max(state.latest);
+        state.latest = *now;
+        state
     }
 
     /// Locks the flow for a pass. The pass may be older than another pass that held the lock before; its time is then
@@ -292,6 +304,7 @@ impl Core {
         }
         if !state.has_timer_by(state.connection.busy_until(now)) {
             cold_path();
+            state.connection.settle();
             state.set_timer(self, inet, now);
         }
     }
@@ -376,6 +389,28 @@ impl State {
         taken
     }
 
+    /// See [`Connection::take_predicted`].
+    #[inline(always)]
+    pub(super) fn take_predicted(
+        &mut self,
+        inet: &Inet,
+        segment: &Plain,
+        data: &[u8],
+        pass: &mut Pass<'_>,
+    ) -> bool {
+        let (endpoint, napi, now) = (self.endpoint.as_deref(), self.napi, pass.now);
+        let before = self.connection.snd_una;
+        let taken = self.connection.take_predicted(segment, data, now, || {
+            endpoint.is_some_and(|endpoint| endpoint.take(napi, data, pass))
+        });
+        if taken {
+            // In a steady exchange the ACK may always wait for the answer.
+            let waits = !self.connection.is_steady();
+            self.after_segment(inet, waits, before != self.connection.snd_una, now);
+        }
+        taken
+    }
+
     /// The connection has processed a segment: a reader has `taken` its data, or not; it `acknowledges` something, or
     /// not.
     #[inline(always)]
@@ -386,7 +421,9 @@ impl State {
         acknowledges: bool,
         now: Instant,
     ) {
-        self.leave_ack(|_| taken);
+        if taken {
+            self.leave_ack(|_| true);
+        }
         if acknowledges && self.confirm_at <= now {
             cold_path();
             self.confirm_at = now + CONFIRM_INTERVAL;

@@ -49,6 +49,11 @@ impl Store {
         self.end
     }
 
+    /// Whether it has neither bytes nor chunks.
+    pub(super) fn is_clear(&self) -> bool {
+        self.start == self.end && self.chunks.is_empty()
+    }
+
     #[inline]
     pub(super) fn memory(&self) -> &Arc<Memory> {
         &self.memory
@@ -156,6 +161,15 @@ impl Store {
                 self.memory.give(chunk);
             }
             self.origin += CHUNK as u32;
+        }
+    }
+
+    /// Drops all bytes.
+    #[inline(always)]
+    pub(super) fn discard_all(&mut self) {
+        self.start = self.end;
+        if !self.chunks.is_empty() {
+            self.release();
         }
     }
 
