@@ -9,7 +9,7 @@
 use super::{
     application::Flow,
     connection::{Connection, NEVER},
-    flow::Core,
+    flow::{Core, State},
     plain::Plain,
     receive::AckNeed,
     segment::Flags,
@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     inet::{Inet, Pass},
+    lock::Locked,
     time::Instant,
 };
 use std::{hint::cold_path, sync::Arc};
@@ -53,7 +54,7 @@ impl Connection {
 
     /// Whether `segment`, with `data`, is the next data and acknowledges all that was sent, with nothing else to do
     /// than to give the data to a waiting reader.
-    #[inline(always)]
+    #[inline(never)]
     fn predicts(&self, segment: &Plain, data: &[u8]) -> bool {
         self.fast
             && self.timestamps
@@ -72,7 +73,7 @@ impl Connection {
     }
 
     /// The reader has taken the data of a segment that [is predicted](Connection::predicts).
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn predicted_taken(&mut self, segment: &Plain, len: usize, now: Instant) {
         self.counts.segs_in = self.counts.segs_in.wrapping_add(1);
         self.note_timestamp(segment.seq, segment.stamps.0, now);
@@ -114,11 +115,16 @@ impl Connection {
     /// else is in flight or due.
     #[inline(always)]
     pub(super) fn busy_until(&self, now: Instant) -> Instant {
-        self.slow_at.min(self.recovery.earliest_timeout(now))
+        let timeout = if self.is_steady() {
+            self.recovery.lone_timeout(now)
+        } else {
+            self.recovery.earliest_timeout(now)
+        };
+        self.slow_at.min(timeout)
     }
 
     /// Whether `len` bytes of new data would leave at once, in one segment, with nothing before them.
-    #[inline(always)]
+    #[inline(never)]
     fn predicts_sending(&self, len: usize) -> bool {
         self.fast
             && self.timestamps
@@ -215,11 +221,22 @@ impl Core {
         if state.rests() {
             state.update_ledger(&self.tuple, inet, pass);
         } else {
-            cold_path();
-            state.connection.settle();
-            self.end_segment(state, inet, (true, false), pass);
+            self.answer_predicted(state, inet, pass);
         }
         true
+    }
+
+    /// A predicted segment is to be answered at once, or the timer is too late for what it leaves.
+    #[cold]
+    fn answer_predicted(
+        self: &Arc<Core>,
+        mut state: Locked<'_, State>,
+        inet: &Inet,
+        pass: &mut Pass<'_>,
+    ) {
+        state.connection.settle();
+        self.end_segment(state, inet, (true, false), pass);
+        inet.deliver_local(pass);
     }
 }
 

@@ -67,8 +67,10 @@ impl Inet {
             && is_like(SECOND, head, LINK + 6)
             && head[LINK + 12..LINK + IP + 4] == core.frame_key.ends
             && core.frame_key.addresses.plus(Sum::of(&head[LINK..LINK + 12])).is_intact();
-        let segment = frame.bytes.get(LINK + IP..LINK + len);
-        let (true, Some(segment)) = (is_ours, segment) else { return false };
+        if !is_ours {
+            return false;
+        }
+        let Some(segment) = frame.bytes.get(LINK + IP..LINK + len) else { return false };
 
         // TCP: its checksum, which a peer on this machine may have left to hardware that does not exist.
         let sum = core.frame_key.addresses;
@@ -87,7 +89,6 @@ impl Inet {
         if partial {
             received.tcp_partial.add(1);
         }
-        self.deliver_local(pass);
         true
     }
 }

@@ -119,6 +119,6 @@ impl Connection {
             && len > 0
             && len <= self.snd_mss.min(self.snd_wnd) as usize
             && self.buffer.takes(len)
-            && !self.recovery.is_lone_old(now)
+            && self.recovery.was_sent_lately(now)
     }
 }

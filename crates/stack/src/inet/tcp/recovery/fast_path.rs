@@ -88,7 +88,7 @@ impl Recovery {
         self.rack.all_delivered(end, at, rtt);
         self.una = end;
         self.measured(rtt, rtt, now);
-        let rtt = Duration::from_nanos(rtt);
+        let rtt = || Some(Duration::from_nanos(rtt));
         // A window that is not used does not grow, so slow start need not be watched either.
         let used = self.window_limited
             || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.max_in_flight;
@@ -96,7 +96,7 @@ impl Recovery {
             let growth = Growth {
                 delivered: len,
                 srtt: self.rtt.srtt().unwrap_or_default(),
-                rtt: Some(rtt),
+                rtt: rtt(),
                 una: self.una,
                 nxt: self.nxt,
                 now,
@@ -104,6 +104,6 @@ impl Recovery {
             self.congestion.watch(&growth);
             self.congestion.grow(&growth);
         }
-        Acked { newly_acked: len, delivered: len, rtt: Some(rtt) }
+        Acked { newly_acked: len, delivered: len, rtt: rtt() }
     }
 }

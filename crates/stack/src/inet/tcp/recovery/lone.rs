@@ -7,6 +7,9 @@
 use super::{super::seq::Seq, Phase, Recovery};
 use crate::time::Instant;
 
+/// No timeout of a steady exchange is shorter. Nanoseconds.
+const LATELY: u64 = 40_000_000;
+
 /// The segment from SND.NXT on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lone {
@@ -38,6 +41,7 @@ impl Recovery {
             && self.undo.first.is_none()
             && !self.new_first
             && self.timeouts == 0
+            && self.rtt.min_rto().min(self.rtt.rto()) >= LATELY
             && self.dup_acks == 0
     }
 
@@ -47,10 +51,16 @@ impl Recovery {
         self.lone.state == LoneState::InFlight
     }
 
-    /// Whether a lone segment was sent so long ago that the window [may shrink](Recovery::idle_restart).
+    /// Whether the last segment was sent so lately that the window [does not shrink](Recovery::idle_restart).
     #[inline(always)]
-    pub fn is_lone_old(&self, now: Instant) -> bool {
-        now.nanos_since(self.lone.at) > self.rtt.min_rto().min(self.rtt.rto())
+    pub fn was_sent_lately(&self, now: Instant) -> bool {
+        now.nanos_since(self.lone.at) <= LATELY
+    }
+
+    /// Not after the timeout of a lone segment that was sent `now`.
+    #[inline(always)]
+    pub fn lone_timeout(&self, now: Instant) -> Instant {
+        Instant::from_nanos(now.nanos() + LATELY)
     }
 
     /// As [`sent`](Recovery::sent), for a segment that ends at `end`, when the recovery
