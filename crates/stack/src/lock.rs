@@ -5,7 +5,7 @@
 //! Model-checked in `tests/loom.rs`.
 
 use crate::{
-    sync::{AtomicU32, Ordering, UnsafeCell},
+    sync::{AtomicU32, LOOKS, Ordering, UnsafeCell},
     sys,
 };
 use std::ops::{Deref, DerefMut};
@@ -14,9 +14,6 @@ const FREE: u32 = 0;
 const LOCKED: u32 = 1;
 /// Locked, and a thread may be asleep.
 const CONTENDED: u32 = 2;
-
-/// How often a thread looks at a lock that is held before it sleeps: most are held for less than a microsecond.
-const LOOKS: u32 = 100;
 
 /// A lock, and what it guards.
 pub(crate) struct Lock<T> {
