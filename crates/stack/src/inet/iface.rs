@@ -190,7 +190,7 @@ impl Transmit<'_> {
 }
 
 impl Drop for Transmit<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if !self.rung {
             self.tx.flush();
@@ -401,6 +401,7 @@ impl Interface {
         self.pair(queue).napi.get().copied()
     }
 
+    #[inline(always)]
     fn pair(&self, queue: u32) -> &QueuePair {
         // `add_interface` checks that there is at least one queue.
         self.queues.get(queue as usize).unwrap_or(&self.queues[0])
@@ -428,7 +429,7 @@ impl Interface {
     }
 
     /// Takes the lock of transmit queue `queue`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn transmit(&self, queue: u32) -> Transmit<'_> {
         let sent = &self.pair(queue).sent;
         Transmit { tx: sent.tx.lock(), sent, rung: false }

@@ -58,7 +58,7 @@ impl SendBuffer {
     /// Appends `data`, which it [takes](SendBuffer::takes).
     #[inline(always)]
     pub(super) fn append(&mut self, data: &[u8]) {
-        self.store.write(self.store.end(), data);
+        self.store.append(data);
     }
 
     /// Bytes not acknowledged, sent or not: `SIOCOUTQ`.

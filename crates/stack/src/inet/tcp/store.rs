@@ -90,6 +90,20 @@ impl Store {
         (end - from).min(len)
     }
 
+    /// Appends `bytes`.
+    #[inline(always)]
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        let (end, turn) = (self.end + bytes.len() as u32, self.end.0 as usize % SMALL);
+        let fits = self.chunks.is_empty() && (end - self.start) as usize <= SMALL;
+        match self.small[turn..].get_mut(..bytes.len()) {
+            Some(place) if fits => {
+                place.copy_from_slice(bytes);
+                self.end = end;
+            }
+            _ => self.write(self.end, bytes),
+        }
+    }
+
     /// Writes `bytes` from number `at` on, which is not before [`start`](Store::start).
     #[inline]
     pub(super) fn write(&mut self, at: Seq, bytes: &[u8]) {
