@@ -38,6 +38,7 @@ pub mod inet;
 pub mod lease;
 #[doc(hidden)]
 pub mod ledger;
+mod lock;
 #[doc(hidden)]
 pub mod memory_pressure;
 pub mod napi;

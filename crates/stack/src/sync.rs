@@ -26,6 +26,9 @@ impl<T> UnsafeCell<T> {
     }
 }
 
+/// How often a thread looks at a lock that is held before it sleeps: most are held for less than a microsecond.
+pub(crate) const LOOKS: u32 = 100;
+
 /// One round of a wait that takes a few instructions, unless the other thread was descheduled.
 pub(crate) fn spin_wait() {
     std::thread::yield_now();

@@ -5,7 +5,7 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -46,6 +46,23 @@ pub(crate) fn descriptor_limit() -> usize {
     // SAFETY: a valid place for the answer.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
+/// Sleeps while `word` is `value`, until [`futex_wake`] or for no reason. By number: the C library has no wrapper.
+#[cold]
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {
+    let forever = std::ptr::null::<libc::timespec>();
+    let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word outlives the call; the call writes nothing.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, forever) };
+}
+
+/// Wakes one thread that sleeps on `word`.
+#[cold]
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the call uses the word's address only.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, 1) };
 }
 
 /// bind(2).

@@ -20,6 +20,11 @@ mod frames;
 mod handoff;
 #[path = "../src/inet/hash.rs"]
 mod hash;
+#[path = "../src/lock.rs"]
+mod lock;
+/// The model of `lock`.
+#[path = "loom/lock.rs"]
+mod lock_model;
 #[path = "loom/lookup.rs"]
 mod lookup;
 #[path = "loom/napi.rs"]
@@ -60,6 +65,8 @@ mod sync {
         thread::yield_now as spin_wait,
     };
     use std::{cell::Cell, ops::Deref, panic};
+
+    pub(crate) const LOOKS: u32 = 1;
 
     loom::thread_local! {
         /// How many stores the thread may still make: it is a process that ends before the next one.

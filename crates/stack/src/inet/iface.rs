@@ -12,9 +12,10 @@ use super::{
     neighbour_queue::NeighbourQueues,
 };
 use crate::{
+    lock::{Lock, Locked},
     napi::{Counter, NapiId},
     nic::{self, RingFull, TxQueue},
-    sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock},
+    sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
     time::Instant,
     wire::{EtherType, MacAddr, ethernet},
 };
@@ -143,7 +144,7 @@ struct QueuePair {
 
 #[repr(align(128))]
 struct Sent {
-    tx: Mutex<Box<dyn TxQueue>>,
+    tx: Lock<Box<dyn TxQueue>>,
     /// Written under the lock of `tx`.
     udp_datagrams: Counter,
     tcp_segments: Counter,
@@ -151,7 +152,7 @@ struct Sent {
 
 /// A locked transmit ring. Dropping it rings the doorbell and releases the lock.
 pub(super) struct Transmit<'a> {
-    tx: MutexGuard<'a, Box<dyn TxQueue>>,
+    tx: Locked<'a, Box<dyn TxQueue>>,
     sent: &'a Sent,
     /// Nothing was pushed to the ring since the doorbell last rang.
     rung: bool,
@@ -189,7 +190,7 @@ impl Transmit<'_> {
 }
 
 impl Drop for Transmit<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if !self.rung {
             self.tx.flush();
@@ -224,7 +225,7 @@ impl Interface {
             .map(|tx| QueuePair {
                 received: Received::default(),
                 sent: Sent {
-                    tx: Mutex::new(tx),
+                    tx: Lock::new(tx),
                     udp_datagrams: Counter::default(),
                     tcp_segments: Counter::default(),
                 },
@@ -400,6 +401,7 @@ impl Interface {
         self.pair(queue).napi.get().copied()
     }
 
+    #[inline(always)]
     fn pair(&self, queue: u32) -> &QueuePair {
         // `add_interface` checks that there is at least one queue.
         self.queues.get(queue as usize).unwrap_or(&self.queues[0])
@@ -427,10 +429,10 @@ impl Interface {
     }
 
     /// Takes the lock of transmit queue `queue`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn transmit(&self, queue: u32) -> Transmit<'_> {
         let sent = &self.pair(queue).sent;
-        Transmit { tx: lock(&sent.tx), sent, rung: false }
+        Transmit { tx: sent.tx.lock(), sent, rung: false }
     }
 
     /// Rings the doorbell of transmit queue `queue`.

@@ -51,36 +51,18 @@ pub(super) fn busy_loop(
     poller: &mut Poller<'_>,
     mut ready: impl FnMut(Instant, usize) -> bool,
 ) -> BusyLoopEnd {
-    let mut now = time::now();
-    let check_cpu_at = now + GRACE_PERIOD;
-    let mut yield_policy = YieldPolicy::new(now);
+    let begun = time::now();
+    // A request or a response is often there already: all else is for those that wait.
+    if let Some(end) = poll_each(contexts, limits.budget, begun, poller, &mut ready) {
+        return end;
+    }
+    let mut now = begun;
+    let check_cpu_at = begun + GRACE_PERIOD;
+    let mut yield_policy = YieldPolicy::new(begun);
     let mut spinner = None;
-    let end = now + limits.span;
+    let end = begun + limits.span;
     let end = limits.deadline.map_or(end, |deadline| end.min(deadline));
     loop {
-        let mut gone = 0;
-        for context in contexts {
-            let found = match context.busy_poll(limits.budget, now, poller) {
-                BusyPoll::Found(found) => found,
-                BusyPoll::Refused => {
-                    cold_path();
-                    spin_loop();
-                    0
-                }
-                BusyPoll::Gone => {
-                    cold_path();
-                    gone += 1;
-                    0
-                }
-            };
-            if poller.direct.as_ref().is_some_and(|direct| direct.is_filled()) || ready(now, found)
-            {
-                return BusyLoopEnd::Ready;
-            }
-        }
-        if gone == contexts.len() {
-            return BusyLoopEnd::Gone;
-        }
         if yield_policy.is_due(now) && !yield_policy.yield_or_sleep(now) {
             return BusyLoopEnd::TimeOver;
         }
@@ -97,5 +79,39 @@ pub(super) fn busy_loop(
                 return BusyLoopEnd::TimeOver;
             }
         }
+        if let Some(end) = poll_each(contexts, limits.budget, now, poller, &mut ready) {
+            return end;
+        }
     }
+}
+
+/// One pass over each queue, until one of them ends the loop.
+#[inline(always)]
+fn poll_each(
+    contexts: &[Arc<Context>],
+    budget: usize,
+    now: Instant,
+    poller: &mut Poller<'_>,
+    ready: &mut impl FnMut(Instant, usize) -> bool,
+) -> Option<BusyLoopEnd> {
+    let mut gone = 0;
+    for context in contexts {
+        let found = match context.busy_poll(budget, now, poller) {
+            BusyPoll::Found(found) => found,
+            BusyPoll::Refused => {
+                cold_path();
+                spin_loop();
+                0
+            }
+            BusyPoll::Gone => {
+                cold_path();
+                gone += 1;
+                0
+            }
+        };
+        if poller.direct.as_ref().is_some_and(|direct| direct.is_filled()) || ready(now, found) {
+            return Some(BusyLoopEnd::Ready);
+        }
+    }
+    (gone == contexts.len()).then_some(BusyLoopEnd::Gone)
 }

@@ -95,11 +95,11 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
 
 #[inline]
 fn fold(sum: u64) -> u16 {
-    let sum = (sum >> 32) + (sum & 0xffff_ffff); // at most 33 bits
-    let sum = (sum >> 32) + (sum & 0xffff_ffff); // at most 32
-    let sum = (sum >> 16) + (sum & 0xffff); // 17
-    let sum = (sum >> 16) + (sum & 0xffff); // 16
-    sum as u16
+    // The carry goes around.
+    let (half, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);
+    let half = half + u32::from(carry);
+    let (word, carry) = ((half >> 16) as u16).overflowing_add(half as u16);
+    word + u16::from(carry)
 }
 
 /// For headers and small packets, where setting up vectors costs more than it saves.

@@ -1,7 +1,10 @@
 //! `src/sys.rs` under loom: the real kernel's descriptors, polled without waiting; only the waiting is loom's. So loom
 //! finds schedules in which all threads sleep, and level, edge and one-shot have the kernel's meaning.
 
-use crate::time;
+use crate::{
+    sync::{AtomicU32, Ordering},
+    time,
+};
 use std::{os::fd::RawFd, time::Duration};
 
 #[path = "../../src/sys.rs"]
@@ -38,6 +41,29 @@ fn change<R>(call: impl FnOnce() -> R) -> R {
     });
     drop(asleep);
     result
+}
+
+loom::lazy_static! {
+    /// Threads asleep on a word, by its address.
+    static ref FUTEXES: loom::sync::Mutex<Vec<(usize, std::sync::Arc<loom::sync::Condvar>)>> = Default::default();
+}
+
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {
+    let mut asleep = FUTEXES.lock().unwrap();
+    // As in the kernel, no wake-up comes between this and the sleep.
+    if word.load(Ordering::SeqCst) == value {
+        let bell = std::sync::Arc::new(loom::sync::Condvar::new());
+        asleep.push((std::ptr::from_ref(word).addr(), bell.clone()));
+        drop(bell.wait(asleep).unwrap());
+    }
+}
+
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    let mut asleep = FUTEXES.lock().unwrap();
+    let sleeper = asleep.iter().position(|(at, _)| *at == std::ptr::from_ref(word).addr());
+    if let Some(sleeper) = sleeper {
+        asleep.remove(sleeper).1.notify_one();
+    }
 }
 
 fn block(fds: &[RawFd], timeout: Option<Duration>, mut ready: impl FnMut() -> i32) -> i32 {

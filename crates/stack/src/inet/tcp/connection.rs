@@ -16,6 +16,7 @@ use super::{
     send_buffer::SendBuffer,
     seq::Seq,
     shared::Shared,
+    steady::Steady,
     store::Pieces,
     urgent::Urgent,
 };
@@ -164,6 +165,7 @@ pub struct Connection {
     pub(super) notify: bool,
     /// Established, and no urgent data is known of: see [`predicted`](Connection::predicted).
     pub(super) fast: bool,
+    pub(super) steady: Steady,
     /// An urgent pointer has come that was not reported yet (SIGURG).
     pub(super) sigurg_due: bool,
     /// Linux's `sk_shutdown`: the application can no longer read, or write.
@@ -306,6 +308,7 @@ impl Connection {
             write_space: false,
             notify: false,
             fast: false,
+            steady: Steady::No,
             sigurg_due: false,
             read_shut: false,
             write_shut: false,

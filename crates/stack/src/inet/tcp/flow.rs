@@ -10,7 +10,7 @@ use super::{
     claims::FlowClaim,
     connection::{Connection, NEVER, State as Phase},
     emit,
-    plain::PLAIN_LEN,
+    plain::{PLAIN_LEN, Plain},
     predicted_frame::FrameKey,
     segment::Segment,
     seq::Seq,
@@ -23,8 +23,8 @@ use super::{
 use crate::{
     inet::{Count, Inet, Interface, Pass, Path, PathOptions, SendError, input::Arrival},
     ledger::{Ledger, LedgerSlot, SocketCounts, SocketState},
+    lock::{Lock, Locked},
     napi::{NapiId, PolledBy},
-    sync::{Mutex, MutexGuard, lock},
     time::Instant,
     wire::{Data, Protocol, Rest},
 };
@@ -47,7 +47,7 @@ pub type DeferredFlow = Arc<Core>;
 pub struct Core {
     pub(super) tuple: Tuple,
     pub(super) frame_key: FrameKey,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 /// How the application has dropped its handle without a pass; the wheel carries it out.
@@ -126,24 +126,36 @@ impl Core {
             ledger_entry: None,
         };
         let (tuple, frame_key) = (parts.tuple, FrameKey::new(&parts.tuple));
-        Arc::new(Core { tuple, frame_key, state: Mutex::new(state) })
+        Arc::new(Core { tuple, frame_key, state: Lock::new(state) })
     }
 
+    /// Locks the flow, and ends a [steady exchange](super::steady).
     #[inline]
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    pub(super) fn lock(&self) -> Locked<'_, State> {
+        let mut state = self.state.lock();
+        state.connection.settle();
+        state
+    }
+
+    /// As [`enter_at`](Core::enter_at), for the predicted path, which continues such an exchange.
+    #[inline(always)]
+    pub(super) fn enter_predicted(&self, now: &mut Instant) -> Locked<'_, State> {
+        let mut state = self.state.lock();
+        *now = (*now).max(state.latest);
+        state.latest = *now;
+        state
     }
 
     /// Locks the flow for a pass. The pass may be older than another pass that held the lock before; its time is then
     /// advanced, because a connection's time, which its timestamps show to the peer, never goes back.
     #[inline]
-    pub(super) fn enter(&self, pass: &mut Pass<'_>) -> MutexGuard<'_, State> {
+    pub(super) fn enter(&self, pass: &mut Pass<'_>) -> Locked<'_, State> {
         self.enter_at(&mut pass.now)
     }
 
     /// The same for a call without a pass, made at `now`.
     #[inline]
-    pub(super) fn enter_at(&self, now: &mut Instant) -> MutexGuard<'_, State> {
+    pub(super) fn enter_at(&self, now: &mut Instant) -> Locked<'_, State> {
         let mut state = self.lock();
         *now = (*now).max(state.latest);
         state.latest = *now;
@@ -176,7 +188,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn end_segment(
         self: &Arc<Core>,
-        mut state: MutexGuard<'_, State>,
+        mut state: Locked<'_, State>,
         inet: &Inet,
         (taken, more): (bool, bool),
         pass: &mut Pass<'_>,
@@ -259,7 +271,7 @@ impl Core {
     #[inline]
     pub(super) fn finish(
         self: &Arc<Core>,
-        mut state: MutexGuard<'_, State>,
+        mut state: Locked<'_, State>,
         inet: &Inet,
         pass: &mut Pass<'_>,
     ) {
@@ -282,7 +294,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn update_after(
         self: &Arc<Core>,
-        mut state: MutexGuard<'_, State>,
+        mut state: Locked<'_, State>,
         inet: &Inet,
         now: Instant,
     ) {
@@ -292,6 +304,7 @@ impl Core {
         }
         if !state.has_timer_by(state.connection.busy_until(now)) {
             cold_path();
+            state.connection.settle();
             state.set_timer(self, inet, now);
         }
     }
@@ -376,6 +389,28 @@ impl State {
         taken
     }
 
+    /// See [`Connection::take_predicted`].
+    #[inline(always)]
+    pub(super) fn take_predicted(
+        &mut self,
+        inet: &Inet,
+        segment: &Plain,
+        data: &[u8],
+        pass: &mut Pass<'_>,
+    ) -> bool {
+        let (endpoint, napi, now) = (self.endpoint.as_deref(), self.napi, pass.now);
+        let before = self.connection.snd_una;
+        let taken = self.connection.take_predicted(segment, data, now, || {
+            endpoint.is_some_and(|endpoint| endpoint.take(napi, data, pass))
+        });
+        if taken {
+            // In a steady exchange the ACK may always wait for the answer.
+            let waits = !self.connection.is_steady();
+            self.after_segment(inet, waits, before != self.connection.snd_una, now);
+        }
+        taken
+    }
+
     /// The connection has processed a segment: a reader has `taken` its data, or not; it `acknowledges` something, or
     /// not.
     #[inline(always)]
@@ -386,7 +421,9 @@ impl State {
         acknowledges: bool,
         now: Instant,
     ) {
-        self.leave_ack(|_| taken);
+        if taken {
+            self.leave_ack(|_| true);
+        }
         if acknowledges && self.confirm_at <= now {
             cold_path();
             self.confirm_at = now + CONFIRM_INTERVAL;

@@ -55,6 +55,7 @@ pub mod shared;
 #[cfg(test)]
 mod simulation;
 mod state;
+mod steady;
 mod store;
 mod table;
 #[cfg(test)]

@@ -9,22 +9,53 @@
 use super::{
     application::Flow,
     connection::{Connection, NEVER},
-    flow::Core,
+    flow::{Core, State},
     plain::Plain,
     receive::AckNeed,
     segment::Flags,
+    steady::Steady,
 };
 use crate::{
     inet::{Inet, Pass},
+    lock::Locked,
     time::Instant,
 };
-use std::{hint::cold_path, io::IoSlice, sync::Arc};
+use std::{hint::cold_path, sync::Arc};
 
 impl Connection {
+    /// Offers the data of `segment` to a reader by `take`, if the segment is as predicted. False if it is not, or the
+    /// reader does not take it: nothing has changed.
+    #[inline(always)]
+    pub(super) fn take_predicted(
+        &mut self,
+        segment: &Plain,
+        data: &[u8],
+        now: Instant,
+        take: impl FnOnce() -> bool,
+    ) -> bool {
+        let steady = self.continues(segment, data.len(), now);
+        if !steady {
+            cold_path();
+            self.settle();
+            if !self.predicts(segment, data) {
+                return false;
+            }
+        }
+        if !take() {
+            return false;
+        }
+        if steady {
+            self.taken_steadily(segment, data.len(), now);
+        } else {
+            self.predicted_taken(segment, data.len(), now);
+        }
+        true
+    }
+
     /// Whether `segment`, with `data`, is the next data and acknowledges all that was sent, with nothing else to do
     /// than to give the data to a waiting reader.
-    #[inline(always)]
-    pub(super) fn predicts(&self, segment: &Plain, data: &[u8]) -> bool {
+    #[inline(never)]
+    fn predicts(&self, segment: &Plain, data: &[u8]) -> bool {
         self.fast
             && self.timestamps
             && segment.seq == self.receiver.next()
@@ -42,7 +73,7 @@ impl Connection {
     }
 
     /// The reader has taken the data of a segment that [is predicted](Connection::predicts).
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn predicted_taken(&mut self, segment: &Plain, len: usize, now: Instant) {
         self.counts.segs_in = self.counts.segs_in.wrapping_add(1);
         self.note_timestamp(segment.seq, segment.stamps.0, now);
@@ -66,6 +97,7 @@ impl Connection {
             cold_path();
             self.receiver.announce_quickly(now);
         }
+        self.steady = Steady::Perhaps;
     }
 
     /// When the connection has to do something next, after a [predicted segment](Connection::predicted_taken); `None`: it
@@ -83,11 +115,16 @@ impl Connection {
     /// else is in flight or due.
     #[inline(always)]
     pub(super) fn busy_until(&self, now: Instant) -> Instant {
-        self.slow_at.min(self.recovery.earliest_timeout(now))
+        let timeout = if self.is_steady() {
+            self.recovery.lone_timeout(now)
+        } else {
+            self.recovery.earliest_timeout(now)
+        };
+        self.slow_at.min(timeout)
     }
 
     /// Whether `len` bytes of new data would leave at once, in one segment, with nothing before them.
-    #[inline(always)]
+    #[inline(never)]
     fn predicts_sending(&self, len: usize) -> bool {
         self.fast
             && self.timestamps
@@ -113,12 +150,19 @@ impl Connection {
     /// counts as sent before [`sent_predicted`](Connection::sent_predicted).
     #[inline(always)]
     pub(super) fn predict_sending(&mut self, len: usize, now: Instant) -> Option<Plain> {
-        if !self.predicts_sending(len) {
+        let window = if self.continues_sending(len, now) {
+            self.receiver.window_steadily()
+        } else {
             cold_path();
-            return None;
-        }
-        self.recovery.idle_restart(now);
-        let window = self.receiver.window();
+            if self.is_steady() {
+                self.settle();
+            }
+            if !self.predicts_sending(len) {
+                return None;
+            }
+            self.recovery.idle_restart(now);
+            self.receiver.window()
+        };
         Some(Plain {
             seq: self.snd_nxt,
             ack: self.receiver.next(),
@@ -132,12 +176,17 @@ impl Connection {
     #[inline(always)]
     pub(super) fn sent_predicted(&mut self, data: &[u8], now: Instant) {
         let (start, len) = (self.snd_nxt, data.len() as u32);
-        self.buffer.push(&[IoSlice::new(data)], data.len());
-        self.more = false;
         let end = start + len;
+        if self.is_steady() || self.begins_exchange() {
+            self.recovery.sent_lone(end, now);
+        } else {
+            cold_path();
+            self.recovery.sent(start..end, now);
+        }
+        self.more = false;
+        self.buffer.append(data);
         self.data_sent(1, len, true, now);
         self.snd_nxt = end;
-        self.recovery.sent(start..end, now);
         if len < self.snd_mss {
             self.small_end = end;
         }
@@ -162,24 +211,32 @@ impl Core {
         if data.is_empty() || data.len() > MOST {
             return false;
         }
-        let mut state = self.enter(pass);
-        if !(state.receives_from(pass.napi) && state.connection.predicts(segment, data)) {
+        let mut state = self.enter_predicted(&mut pass.now);
+        if !state.receives_from(pass.napi) {
             return false;
         }
-        let (endpoint, napi) = (state.endpoint.as_deref(), state.napi);
-        if !endpoint.is_some_and(|endpoint| endpoint.take(napi, data, pass)) {
+        if !state.take_predicted(inet, segment, data, pass) {
             return false;
         }
-        let advances = state.connection.snd_una != segment.ack;
-        state.connection.predicted_taken(segment, data.len(), pass.now);
-        state.after_segment(inet, true, advances, pass.now);
         if state.rests() {
             state.update_ledger(&self.tuple, inet, pass);
         } else {
-            cold_path();
-            self.end_segment(state, inet, (true, false), pass);
+            self.answer_predicted(state, inet, pass);
         }
         true
+    }
+
+    /// A predicted segment is to be answered at once, or the timer is too late for what it leaves.
+    #[cold]
+    fn answer_predicted(
+        self: &Arc<Core>,
+        mut state: Locked<'_, State>,
+        inet: &Inet,
+        pass: &mut Pass<'_>,
+    ) {
+        state.connection.settle();
+        self.end_segment(state, inet, (true, false), pass);
+        inet.deliver_local(pass);
     }
 }
 
@@ -187,7 +244,7 @@ impl Flow {
     /// As [`send`](Flow::send), for data that leaves at once. False if it does not: nothing was queued.
     #[inline(always)]
     pub(crate) fn send_predicted(&self, data: &[u8], mut now: Instant) -> bool {
-        let mut state = self.core.enter_at(&mut now);
+        let mut state = self.core.enter_predicted(&mut now);
         let sent = state.send_predicted(&self.core.tuple, data, &self.inet, now);
         if sent {
             self.core.update_after(state, &self.inet, now);

@@ -12,8 +12,20 @@ use crate::{
 /// What each frame of an IPv4 flow has, as it is on the wire: source and destination, and their ports. An IPv6 flow has
 /// addresses that no frame has.
 pub(super) struct FrameKey {
-    addresses: [u8; 8],
-    ports: [u8; 4],
+    ends: [u8; 12],
+    addresses: Sum,
+}
+
+/// From the Ethernet type on: IPv4, a header without options, not marked by a router.
+const FIRST: [[u8; 4]; 2] = [[0x08, 0x00, 0x45, 0], [0xff, 0xff, 0xff, 3]];
+/// From the offset of the fragment on: a whole packet, of TCP.
+const SECOND: [[u8; 4]; 2] = [[0, 0, 0, TCP], [0x3f, 0xff, 0, 0xff]];
+
+/// Whether the bytes at `at` are those of the pattern, as far as its mask says.
+#[inline(always)]
+fn is_like([pattern, mask]: [[u8; 4]; 2], head: &[u8; LEAST], at: usize) -> bool {
+    let four = head[at..].first_chunk().map_or(0, |four| u32::from_ne_bytes(*four));
+    four & u32::from_ne_bytes(mask) == u32::from_ne_bytes(pattern)
 }
 
 /// Bytes before the segment, and of the shortest frame.
@@ -25,7 +37,9 @@ const LEAST: usize = LINK + IP + super::plain::PLAIN_LEN;
 impl FrameKey {
     pub(super) fn new(tuple: &Tuple) -> FrameKey {
         let (addresses, ports) = tuple.received_as();
-        FrameKey { addresses, ports }
+        let [a, b, c, d, e, f, g, h] = addresses;
+        let [i, j, k, l] = ports;
+        FrameKey { ends: [a, b, c, d, e, f, g, h, i, j, k, l], addresses: Sum::of(&addresses) }
     }
 }
 
@@ -49,22 +63,18 @@ impl Inet {
         let len = usize::from(at(LINK + 2));
         let is_ours = frame.bytes.len() <= LEAST + MOST
             && iface.is_to_us(head)
-            && at(12) == 0x0800
-            && head[LINK] == 0x45
-            && head[LINK + 1] & 3 != 3
-            && at(LINK + 6) & 0x3fff == 0
-            && head[LINK + 9] == TCP
-            && head[LINK + 12..LINK + IP] == core.frame_key.addresses
-            && head[LINK + IP..LINK + IP + 4] == core.frame_key.ports
-            && Sum::of(&head[LINK..LINK + IP]).is_intact();
-        let segment = frame.bytes.get(LINK + IP..LINK + len);
-        let (true, Some(segment)) = (is_ours, segment) else { return false };
+            && is_like(FIRST, head, LINK - 2)
+            && is_like(SECOND, head, LINK + 6)
+            && head[LINK + 12..LINK + IP + 4] == core.frame_key.ends
+            && core.frame_key.addresses.plus(Sum::of(&head[LINK..LINK + 12])).is_intact();
+        if !is_ours {
+            return false;
+        }
+        let Some(segment) = frame.bytes.get(LINK + IP..LINK + len) else { return false };
 
         // TCP: its checksum, which a peer on this machine may have left to hardware that does not exist.
-        let pseudo = || {
-            let addresses = Sum::of(&core.frame_key.addresses);
-            addresses.plus_word(TCP.into()).plus_word(segment.len() as u16)
-        };
+        let sum = core.frame_key.addresses;
+        let pseudo = || sum.plus_word(TCP.into()).plus_word(segment.len() as u16);
         let partial = match frame.checksum {
             Checksum::Partial => true,
             _ if pseudo().plus(Sum::of(segment)).is_intact() => false,
@@ -79,7 +89,6 @@ impl Inet {
         if partial {
             received.tcp_partial.add(1);
         }
-        self.deliver_local(pass);
         true
     }
 }

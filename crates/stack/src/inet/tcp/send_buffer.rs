@@ -55,6 +55,12 @@ impl SendBuffer {
         pushed
     }
 
+    /// Appends `data`, which it [takes](SendBuffer::takes).
+    #[inline(always)]
+    pub(super) fn append(&mut self, data: &[u8]) {
+        self.store.append(data);
+    }
+
     /// Bytes not acknowledged, sent or not: `SIOCOUTQ`.
     #[inline]
     pub(super) fn len(&self) -> usize {
@@ -110,6 +116,12 @@ impl SendBuffer {
     #[inline]
     pub(super) fn ack(&mut self, una: Seq) {
         self.store.discard(una);
+    }
+
+    /// Drops all bytes.
+    #[inline(always)]
+    pub(super) fn ack_all(&mut self) {
+        self.store.discard_all();
     }
 
     /// The bytes of a range that may count a SYN or a FIN.

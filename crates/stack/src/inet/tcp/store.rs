@@ -49,6 +49,11 @@ impl Store {
         self.end
     }
 
+    /// Whether it has neither bytes nor chunks.
+    pub(super) fn is_clear(&self) -> bool {
+        self.start == self.end && self.chunks.is_empty()
+    }
+
     #[inline]
     pub(super) fn memory(&self) -> &Arc<Memory> {
         &self.memory
@@ -83,6 +88,20 @@ impl Store {
             end = (end / CHUNK + 1) * CHUNK;
         }
         (end - from).min(len)
+    }
+
+    /// Appends `bytes`.
+    #[inline(always)]
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        let (end, turn) = (self.end + bytes.len() as u32, self.end.0 as usize % SMALL);
+        let fits = self.chunks.is_empty() && (end - self.start) as usize <= SMALL;
+        match self.small[turn..].get_mut(..bytes.len()) {
+            Some(place) if fits => {
+                place.copy_from_slice(bytes);
+                self.end = end;
+            }
+            _ => self.write(self.end, bytes),
+        }
     }
 
     /// Writes `bytes` from number `at` on, which is not before [`start`](Store::start).
@@ -156,6 +175,15 @@ impl Store {
                 self.memory.give(chunk);
             }
             self.origin += CHUNK as u32;
+        }
+    }
+
+    /// Drops all bytes.
+    #[inline(always)]
+    pub(super) fn discard_all(&mut self) {
+        self.start = self.end;
+        if !self.chunks.is_empty() {
+            self.release();
         }
     }
 

@@ -67,6 +67,7 @@ impl DirectBuffer<Meta> for ReceiveBuffers<'_, '_> {
 
 impl ReceiveBuffers<'_, '_> {
     /// Copies bytes that have room behind those that are there.
+    #[inline(never)]
     fn scatter(&mut self, bytes: &[u8]) {
         let (mut skip, mut rest) = (self.filled, bytes);
         for piece in self.into.iter_mut() {

@@ -86,19 +86,41 @@ impl Inner {
     pub(super) fn send(&self, data: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         let unconnected = || errno(self.take_error().unwrap_or(libc::EPIPE));
         let flow = self.connection().ok_or_else(unconnected)?;
-        let endpoint = &*self.endpoint;
-        let waiting = &endpoint.waiting;
-        let channel =
-            FlowChannel { channel: WriteChannel(endpoint), endpoint, flow: &flow, sends: true };
         if let [one] = data
             && flags.are_plain()
             && flow.send_predicted(one, time::now())
         {
-            if endpoint.count_sent(one.len()) {
-                waiting.poll_once(&channel);
-            }
+            self.poll_after(one.len(), &flow);
             return Ok(one.len());
         }
+        self.send_any(&flow, data, flags)
+    }
+
+    /// `len` bytes were sent. Polls from time to time: otherwise a sender that always finds room never polls, and each
+    /// acknowledgment wakes the interrupt thread.
+    #[inline(always)]
+    fn poll_after(&self, len: usize, flow: &Flow) {
+        if self.endpoint.count_sent(len) {
+            self.poll_once(flow);
+        }
+    }
+
+    #[cold]
+    fn poll_once(&self, flow: &Flow) {
+        self.endpoint.waiting.poll_once(&self.write_channel(flow));
+    }
+
+    fn write_channel<'a>(&'a self, flow: &'a Flow) -> FlowChannel<'a, WriteChannel<'a>> {
+        let endpoint = &*self.endpoint;
+        FlowChannel { channel: WriteChannel(endpoint), endpoint, flow, sends: true }
+    }
+
+    /// [`send`](Inner::send) of what is not predicted.
+    #[inline(never)]
+    fn send_any(&self, flow: &Flow, data: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
+        let endpoint = &*self.endpoint;
+        let waiting = &endpoint.waiting;
+        let channel = self.write_channel(flow);
         let len = data.iter().map(|piece| piece.len()).sum();
         let mut sent = 0;
         let nonblocking = flags.dont_wait || waiting.is_nonblocking();
@@ -109,7 +131,7 @@ impl Inner {
                     return Some(Ok(()));
                 }
                 let snapshot = endpoint.snapshot();
-                match push(&flow, (data, len), flags, &mut sent) {
+                match push(flow, (data, len), flags, &mut sent) {
                     Ok(()) if sent == len || nonblocking => {
                         if sent < len {
                             endpoint.clear_ready(snapshot, Ready::WRITABLE);
@@ -133,10 +155,7 @@ impl Inner {
                     Err(error) => Some(Err(error)),
                 }
             });
-        // Otherwise a sender that always finds room never polls, and each acknowledgment wakes the interrupt thread.
-        if endpoint.count_sent(sent) {
-            waiting.poll_once(&channel);
-        }
+        self.poll_after(sent, flow);
         match result {
             Err(error) if sent == 0 => Err(error),
             _ => Ok(sent),

@@ -130,6 +130,27 @@ impl Acks {
         }
     }
 
+    /// Whether the application answers each segment before the next one comes, as in [`data_steadily`](Acks::data_steadily).
+    pub(super) fn is_steady(&self) -> bool {
+        self.pingpong && self.has_received && self.delay == DELAY_MIN
+    }
+
+    /// Whether the last segment was answered, and it came so lately that the delay stays.
+    #[inline(always)]
+    pub(super) fn continues(&self, now: Instant) -> bool {
+        !self.due && now.nanos_since(self.last) <= u64::from(DELAY_MIN / 2) * 1_000
+    }
+
+    /// As [`data`](Acks::data) and [`taken`](Acks::taken), for a short segment, while this [is steady](Acks::is_steady)
+    /// and [continues](Acks::continues).
+    #[inline(always)]
+    pub(super) fn data_steadily(&mut self, len: u32, now: Instant) {
+        (self.last_len, self.last, self.short_segments) = (len, now, 1);
+        self.deadline =
+            Instant::from_nanos(now.nanos().saturating_add(u64::from(DELAY_MIN) * 1_000));
+        self.due = true;
+    }
+
     //= RFC 5681 4.2
     //# Out-of-order data segments SHOULD be acknowledged immediately, in order to accelerate loss recovery.
     //= RFC 5681 4.2
@@ -177,7 +198,7 @@ impl Acks {
     /// We send data: soon after receiving some, it is an answer.
     #[inline]
     pub(super) fn answered(&mut self, now: Instant) {
-        if self.has_received && self.since_last(now) < self.delay {
+        if !self.pingpong && self.has_received && self.since_last(now) < self.delay {
             self.pingpong = true;
         }
     }

@@ -66,9 +66,17 @@ impl Autotune {
         self.rtt.smoothed = if old == 0 { sample } else { old - old / 8 + sample / 8 };
     }
 
+    /// Whether a round trip is over, and [`read`](Autotune::read) has something to measure.
+    #[inline(always)]
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let smoothed = self.rtt.smoothed;
+        smoothed != 0
+            && (smoothed == 1 || now.nanos_since(self.since) >= u64::from(smoothed) * 1_000)
+    }
+
     /// The application has read up to `read` and has left `unread` bytes: returns the limit the buffer should have
     /// now, `limit` at least.
-    #[inline]
+    #[cold]
     pub(super) fn read(
         &mut self,
         read: Seq,
@@ -77,9 +85,6 @@ impl Autotune {
         mss: u32,
         now: Instant,
     ) -> u32 {
-        if self.rtt.smoothed == 0 || micros(now.since(self.since)) < self.rtt.smoothed {
-            return limit;
-        }
         // Unread data was delayed by the application, not by the buffer.
         let copied = (read - self.from).saturating_sub(unread);
         self.from = read;

@@ -11,7 +11,7 @@ use super::{
     store::{Pieces, Store},
 };
 use crate::{sync::Arc, time::Instant, wire::Data};
-use std::{io::IoSliceMut, ops::Range, time::Duration};
+use std::{hint::cold_path, io::IoSliceMut, ops::Range, time::Duration};
 
 mod ack;
 mod autotune;
@@ -203,6 +203,49 @@ impl Receiver {
         self.in_order(len, now);
         self.was_read(now);
         self.acks.taken();
+    }
+
+    /// Whether nothing is unread, out of order or to be reported, and [each segment is answered](Acks::is_steady): requests
+    /// and responses of less than `most` bytes alternate.
+    pub(super) fn is_steady(&self, most: usize) -> bool {
+        self.acks.is_steady()
+            && self.store.is_clear()
+            && self.store.start() == self.next
+            && self.fin.is_none()
+            && !self.has_sacks()
+            && most < self.acks.rcv_mss() as usize
+            && most < self.window.limit() as usize / 2
+    }
+
+    /// Whether the next `len` bytes, which come `now`, are as those before, while the receiver
+    /// [is steady](Receiver::is_steady).
+    #[inline(always)]
+    pub(super) fn continues(&self, len: usize, now: Instant) -> bool {
+        self.acks.continues(now)
+            && len <= (self.window.edge() - self.next) as usize
+            && !self.store.memory().exhausted()
+    }
+
+    /// As [`taken_directly`](Receiver::taken_directly), if the receiver [continues](Receiver::continues) as before.
+    #[inline(always)]
+    pub(super) fn taken_steadily(&mut self, len: usize, now: Instant) {
+        self.next += len as u32;
+        self.store.skip(self.next);
+        self.autotune.arrived(self.next, self.window.edge(), now);
+        self.acks.data_steadily(len as u32, now);
+        self.was_read(now);
+    }
+
+    /// As [`window`](Receiver::window), while nothing is unread.
+    #[inline(always)]
+    pub(super) fn window_steadily(&mut self) -> u32 {
+        if self.store.memory().pressure() {
+            cold_path();
+            return self.window();
+        }
+        let window = self.window.offer_empty(self.next, self.mss);
+        self.window.announced(self.next, window);
+        window
     }
 
     /// The slow path: old data, data out of order, FIN.
@@ -437,8 +480,8 @@ impl Receiver {
     /// The data before the store's first byte was read, some of it just now: adapts the buffer.
     #[inline(always)]
     fn was_read(&mut self, now: Instant) {
-        let read = self.store.start();
-        if !self.store.memory().pressure() {
+        if !self.store.memory().pressure() && self.autotune.is_due(now) {
+            let read = self.store.start();
             let (limit, unread) = (self.window.limit(), self.available() as u32);
             let larger = self.autotune.read(read, unread, limit, self.mss, now);
             if larger > limit {

@@ -12,6 +12,8 @@ pub(super) struct Window {
     clamp: u32,
     /// Our window scale.
     shift: u8,
+    /// The window of an empty buffer.
+    full: u32,
 }
 
 //= RFC 7323 2.3
@@ -26,7 +28,8 @@ impl Window {
     /// The window as our SYN announced it, not scaled.
     pub(super) fn new(next: Seq, limit: u32, shift: u8) -> Window {
         let edge = next + u32::from(Window::initial(limit));
-        let mut window = Window { edge, limit, clamp: u32::MAX, shift: shift.min(MAX_SHIFT) };
+        let shift = shift.min(MAX_SHIFT);
+        let mut window = Window { edge, limit, clamp: u32::MAX, shift, full: 0 };
         window.set_limit(limit);
         window
     }
@@ -64,11 +67,29 @@ impl Window {
     #[inline]
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = limit.clamp(2 << self.shift, MOST);
+        self.derive();
+    }
+
+    fn derive(&mut self) {
+        self.full = self.limit.min(self.clamp).min(self.field()) & !(self.unit() - 1);
+    }
+
+    /// How far beyond the buffer's begin the edge may lie.
+    #[inline]
+    fn bound(&self) -> u32 {
+        self.limit + (self.limit / 8).max(self.unit())
+    }
+
+    /// The most that the field can say.
+    #[inline]
+    fn field(&self) -> u32 {
+        u32::from(u16::MAX) << self.shift
     }
 
     /// 0: no clamp.
     pub(super) fn set_clamp(&mut self, bytes: u32) {
         self.clamp = if bytes == 0 { u32::MAX } else { bytes.max(2 * self.unit()) };
+        self.derive();
     }
 
     //= RFC 9293 3.8.6.2.2
@@ -86,11 +107,23 @@ impl Window {
     /// most it may take beyond `next`, however much the limit leaves.
     #[inline(always)]
     pub(super) fn offer(&self, base: Seq, next: Seq, mss: u32, free: u32) -> u32 {
-        let unit = self.unit();
-        let most = self.clamp.min(u32::from(u16::MAX) << self.shift);
-        let left = self.edge - next;
         let open = (base + self.limit) - next;
-        let new = open.min(free).min(most) & !(unit - 1);
+        let new = open.min(free).min(self.clamp).min(self.field()) & !(self.unit() - 1);
+        let is_within = |up| (next + up).at_most(base + self.bound());
+        self.offer_of(self.edge - next, new, mss, is_within)
+    }
+
+    /// The same for an empty buffer, which begins at `next`, not after the edge.
+    #[inline(always)]
+    pub(super) fn offer_empty(&self, next: Seq, mss: u32) -> u32 {
+        let left = next.distance(self.edge) as u32;
+        self.offer_of(left, self.full, mss, |up| up <= self.bound())
+    }
+
+    /// `left` bytes are announced and not used, and the buffer has room for a window of `new` bytes. Whether the edge may
+    /// lie so far from RCV.NXT, `is_within` says.
+    #[inline(always)]
+    fn offer_of(&self, left: u32, new: u32, mss: u32, is_within: impl Fn(u32) -> bool) -> u32 {
         if new > left && new - left >= self.step(mss) {
             return new;
         }
@@ -99,9 +132,9 @@ impl Window {
         // Rounded up, so that nothing announced is taken back. A peer that uses less than a unit each time would get
         // more and more this way, so this stops an eighth of the buffer beyond the limit. There the field says less
         // than was announced, by less than a unit, and what was announced is still accepted (`acceptable`).
-        let up = left.saturating_add(unit - 1).min(u32::from(u16::MAX) << self.shift) & !(unit - 1);
-        let bound = base + self.limit + (self.limit / 8).max(unit);
-        if up <= left || (next + up).at_most(bound) { up } else { left.min(up) & !(unit - 1) }
+        let below = self.unit() - 1;
+        let up = left.saturating_add(below).min(self.field()) & !below;
+        if up <= left || is_within(up) { up } else { left.min(up) & !below }
     }
 
     //= RFC 7323 2.4

@@ -43,7 +43,7 @@ impl Recovery {
 
     fn acked_slow(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
         self.process_deferred_ack();
-        self.validate_window();
+        self.validate_window(self.in_flight());
         self.new_first = false;
         let before = self.una;
         let dup_acks_before = self.dup_acks;
@@ -67,10 +67,10 @@ impl Recovery {
 
     /// Records whether the window was full when the last round of sending ended (tcp_cwnd_validate in
     /// net/ipv4/tcp_output.c).
-    #[inline]
-    pub(super) fn validate_window(&mut self) {
+    #[inline(always)]
+    pub(super) fn validate_window(&mut self, in_flight: u32) {
         let out = self.nxt - self.una;
-        let full = !self.has_room();
+        let full = !self.has_room_beside(in_flight);
         if full || !self.una.before(self.round) || out > self.max_in_flight {
             (self.window_limited, self.max_in_flight, self.round) = (full, out, self.nxt);
         }

@@ -69,15 +69,26 @@ impl Recovery {
     /// The only segment in flight was acknowledged at `now`.
     #[inline(always)]
     fn process_only_segment(&mut self, now: Instant) -> Option<Acked> {
-        self.validate_window();
+        self.validate_window(self.in_flight());
         (self.new_first, self.timeouts, self.dup_acks) = (false, 0, 0);
         let sent = self.board.take_one()?;
-        let (len, rtt) = (sent.len(), now.nanos_since(sent.at));
-        self.rack.all_delivered(&sent, rtt);
         (self.tlp.deadline, self.undo.first) = (None, None);
-        self.una = sent.end;
+        Some(self.only_delivered((sent.end, sent.len()), sent.at, now))
+    }
+
+    /// All that was in flight was acknowledged at `now`: `len` bytes up to `end`, sent at `at`.
+    #[inline(always)]
+    pub(super) fn only_delivered(
+        &mut self,
+        (end, len): (Seq, u32),
+        at: Instant,
+        now: Instant,
+    ) -> Acked {
+        let rtt = now.nanos_since(at);
+        self.rack.all_delivered(end, at, rtt);
+        self.una = end;
         self.measured(rtt, rtt, now);
-        let rtt = Duration::from_nanos(rtt);
+        let rtt = || Some(Duration::from_nanos(rtt));
         // A window that is not used does not grow, so slow start need not be watched either.
         let used = self.window_limited
             || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.max_in_flight;
@@ -85,7 +96,7 @@ impl Recovery {
             let growth = Growth {
                 delivered: len,
                 srtt: self.rtt.srtt().unwrap_or_default(),
-                rtt: Some(rtt),
+                rtt: rtt(),
                 una: self.una,
                 nxt: self.nxt,
                 now,
@@ -93,6 +104,6 @@ impl Recovery {
             self.congestion.watch(&growth);
             self.congestion.grow(&growth);
         }
-        Some(Acked { newly_acked: len, delivered: len, rtt: Some(rtt) })
+        Acked { newly_acked: len, delivered: len, rtt: rtt() }
     }
 }

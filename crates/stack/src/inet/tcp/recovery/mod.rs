@@ -5,6 +5,7 @@
 mod ack;
 mod congestion;
 mod fast_path;
+mod lone;
 mod phases;
 mod prr;
 mod rack;
@@ -19,6 +20,7 @@ mod tests;
 use super::{Algorithm, Config, TcpOptions, segment::Sacks, seq::Seq};
 use crate::time::Instant;
 use congestion::{Congestion, NO_THRESHOLD};
+use lone::Lone;
 use prr::Prr;
 use rack::Rack;
 use rtt::Rtt;
@@ -193,6 +195,7 @@ pub struct Recovery {
     /// Everything in flight was acknowledged, at `timeout_from`, and that ACK was not processed yet: see
     /// [`process_deferred_ack`](Recovery::process_deferred_ack).
     ack_deferred: bool,
+    lone: Lone,
     board: Scoreboard,
     rtt: Rtt,
     rack: Rack,
@@ -244,6 +247,7 @@ impl Recovery {
             una,
             nxt: una,
             ack_deferred: false,
+            lone: Lone::default(),
             board: Scoreboard::default(),
             rtt: Rtt::new(now, agreed.retransmissions > 0, settings.min_rto, settings.max_rto),
             rack: Rack::new(una),
@@ -365,7 +369,11 @@ impl Recovery {
     /// Whether one more segment of new data may be sent: as [`room`](Self::room), without a division.
     #[inline]
     pub fn has_room(&self) -> bool {
-        let in_flight = self.in_flight();
+        self.has_room_beside(self.in_flight())
+    }
+
+    #[inline]
+    fn has_room_beside(&self, in_flight: u32) -> bool {
         in_flight == 0 || self.congestion.cwnd.saturating_sub(in_flight) >= self.congestion.mss
     }
 

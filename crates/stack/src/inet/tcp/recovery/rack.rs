@@ -71,12 +71,12 @@ impl Rack {
         }
     }
 
-    /// Everything in flight was delivered, `sent` last.
+    /// Everything in flight was delivered; the last segment, up to `end`, was sent at `at`.
     #[inline]
-    pub fn all_delivered(&mut self, sent: &Sent, rtt: u64) {
-        (self.rtt, self.xmit, self.end) = (rtt, sent.at, sent.end);
+    pub fn all_delivered(&mut self, end: Seq, at: Instant, rtt: u64) {
+        (self.rtt, self.xmit, self.end) = (rtt, at, end);
         (self.advanced, self.deadline) = (false, None);
-        self.highest(sent.end);
+        self.highest(end);
     }
 
     //= RFC 8985 6.2

@@ -73,7 +73,8 @@ impl Rtt {
     //# has been sent and acknowledged), the computations outlined in Section 2 are performed, including the
     //# computation of RTO, which may result in "collapsing" RTO back down after it has been subject to exponential
     //# back off (rule 5.5).
-    /// Takes a sample, ns. `una` and `nxt` delimit the rounds.
+    /// Takes a sample, ns. `una` and `nxt` delimit the rounds. No value that is divided is
+    /// negative: a shift does.
     #[inline(always)]
     pub fn sample(&mut self, rtt: u64, una: Seq, nxt: Seq) {
         let (rtt, min) = (rtt.clamp(1, LONGEST) as i64, self.min);
@@ -84,11 +85,11 @@ impl Rtt {
             self.largest = self.variation;
             self.round = nxt;
         } else {
-            let error = rtt - self.srtt / 8;
+            let error = rtt - (self.srtt >> 3);
             self.srtt = (self.srtt + error).max(8);
-            let mut change = error.abs() - self.deviation / 4;
+            let mut change = error.abs() - (self.deviation >> 2);
             if error < 0 && change > 0 {
-                change /= 8;
+                change >>= 3;
             }
             self.deviation += change;
             if self.deviation > self.largest {
@@ -103,7 +104,7 @@ impl Rtt {
                 self.largest = min;
             }
         }
-        self.rto = (self.srtt / 8 + self.variation.max(min)).min(self.max);
+        self.rto = ((self.srtt >> 3) + self.variation.max(min)).min(self.max);
         self.backoff = 0;
     }
 
@@ -127,7 +128,7 @@ impl Rtt {
     /// The smoothed round trip, ns.
     #[inline]
     pub fn smoothed(&self) -> Option<u64> {
-        (self.srtt != 0).then_some((self.srtt / 8) as u64)
+        (self.srtt != 0).then_some((self.srtt >> 3) as u64)
     }
 
     /// The smoothed round trip.

@@ -5,6 +5,7 @@ use super::super::{
     Config, Ecn, TcpOptions,
     connection::{Connection, NEVER, Outgoing, Start, State},
     plain::Plain,
+    predicted::MOST,
     segment::{Flags, Options, Sacks, Segment},
     seq::Seq,
     shared::Shared,
@@ -40,6 +41,8 @@ struct Side {
     connection: Connection,
     sent: Vec<(Segment<'static>, Vec<u8>)>,
     predicts: bool,
+    /// How many segments were received in a steady exchange.
+    steady: u32,
 }
 
 /// How often a segment, and a call to send, took the predicted path.
@@ -54,7 +57,7 @@ impl Side {
         let shared = Shared::new(config.clone(), Arc::new(Counters::new()), 7.into());
         let start = Start { iss, ts_offset: 5, mss: 1460 };
         let connection = Connection::connect(&shared, options, start, now);
-        Side { connection, sent: Vec::new(), predicts }
+        Side { connection, sent: Vec::new(), predicts, steady: 0 }
     }
 
     fn transmit(&mut self, room: bool, now: Instant) {
@@ -72,28 +75,31 @@ impl Side {
     fn segment(&mut self, segment: &Segment<'_>, reads: bool, room: bool, now: Instant) -> bool {
         let plain = plain(segment).filter(|_| self.predicts);
         let data = segment.payload;
-        let predicted = plain.filter(|plain| self.connection.predicts(plain, data) && reads);
-        let taken = match &predicted {
-            Some(plain) => {
-                self.connection.predicted_taken(plain, data.len(), now);
-                true
-            }
-            None => self.connection.segment_for(segment, now, &mut |_, _| reads),
+        let plain = plain.filter(|_| (1..=MOST).contains(&data.len()));
+        let predicted =
+            plain.is_some_and(|plain| self.connection.take_predicted(&plain, data, now, || reads));
+        self.steady += u32::from(predicted && self.connection.is_steady());
+        let taken = predicted || {
+            self.connection.settle();
+            self.connection.segment_for(segment, now, &mut |_, _| reads)
         };
         if taken {
-            self.connection.leave_ack_to_reader();
+            // In a steady exchange the flow does not ask.
+            assert!(!(self.connection.leave_ack_to_reader() && self.connection.is_steady()));
         }
-        if predicted.is_some() {
+        if predicted {
             let due = self.connection.rests_until();
             assert_eq!(due.is_none(), self.connection.has_to_send());
             if let Some(due) = due {
                 assert_eq!(self.connection.deadline().unwrap_or(NEVER), due);
+                return true;
             }
+            self.connection.settle();
         }
         if !taken || self.connection.has_to_send() {
             self.transmit(room, now);
         }
-        predicted.is_some()
+        predicted
     }
 
     fn send(&mut self, data: &[u8], more: bool, room: bool, now: Instant) -> bool {
@@ -108,8 +114,12 @@ impl Side {
             self.sent.push((general(&plain), data.to_vec()));
         }
         if predicted {
-            assert!(Some(self.connection.busy_until(now)) <= self.connection.deadline());
+            let until = self.connection.busy_until(now);
+            if !self.connection.is_steady() {
+                assert!(Some(until) <= self.connection.deadline());
+            }
         } else {
+            self.connection.settle();
             // What was refused shows in the state.
             let _ = self.connection.send(&[IoSlice::new(data)], more, now);
             self.transmit(room, now);
@@ -141,6 +151,9 @@ struct Twins {
     peer: Seq,
     window: u16,
     timestamps: bool,
+    /// Segments and calls to send mostly alternate.
+    alternates: bool,
+    turns: u32,
     predicted: Predicted,
 }
 
@@ -167,8 +180,18 @@ impl Twins {
             side
         });
         let window = 2_000;
-        let mut twins =
-            Twins { sides, random, now, peer, window, timestamps, predicted: Predicted::default() };
+        let alternates = random.chance(60);
+        let mut twins = Twins {
+            sides,
+            random,
+            now,
+            peer,
+            window,
+            timestamps,
+            alternates,
+            turns: 0,
+            predicted: Predicted::default(),
+        };
         twins.now = now + Duration::from_micros(50);
         let options = Options {
             mss: Some(1460),
@@ -225,7 +248,7 @@ impl Twins {
     fn receive(&mut self) {
         let len = self.len();
         let segment = self.segment(len);
-        let reads = self.random.chance(90);
+        let reads = self.random.chance(if self.alternates { 97 } else { 90 });
         self.give(&segment, reads);
         self.peer = self.one().rcv_nxt();
     }
@@ -282,8 +305,11 @@ impl Twins {
         };
         self.now = self.now + span;
         let room = !self.random.chance(3);
+        let due = self.one().deadline().is_some_and(|at| at <= self.now);
         for side in &mut self.sides {
-            if side.connection.deadline().is_some_and(|at| at <= self.now) {
+            if due {
+                side.connection.settle();
+                assert!(side.connection.deadline().is_some_and(|at| at <= self.now));
                 side.connection.timer(self.now);
                 side.transmit(room, self.now);
             }
@@ -295,6 +321,7 @@ impl Twins {
         let shut = self.random.chance(3);
         for side in &mut self.sides {
             let connection = &mut side.connection;
+            connection.settle();
             match call {
                 0..=3 => {
                     let mut buffer = [0; 5_000];
@@ -318,7 +345,13 @@ impl Twins {
 
     fn step(&mut self) {
         self.now = self.now + Duration::from_micros(u64::from(self.random.below(30)));
-        match self.random.below(100) {
+        let choice = if self.alternates && !self.random.chance(3) {
+            self.turns += 1;
+            self.turns % 2 * 45
+        } else {
+            self.random.below(100)
+        };
+        match choice {
             0..45 => self.receive(),
             45..83 => self.send(),
             83..87 => self.odd(),
@@ -329,13 +362,18 @@ impl Twins {
                 self.give(&ack, false);
             }
         }
+        let settles = self.random.chance(if self.alternates { 3 } else { 50 });
         let [one, two] = &mut self.sides;
         assert_eq!(one.sent, two.sent);
+        one.sent.clear();
+        two.sent.clear();
+        if !settles {
+            return;
+        }
+        one.connection.settle();
         let (one_state, two_state) = (state(&one.connection), state(&two.connection));
         let differ: Vec<_> = one_state.iter().zip(&two_state).filter(|(a, b)| a != b).collect();
         assert!(differ.is_empty(), "predicted, general: {differ:?}");
-        one.sent.clear();
-        two.sent.clear();
     }
 }
 
@@ -351,10 +389,10 @@ fn state(connection: &Connection) -> Vec<String> {
 
 #[test]
 fn what_is_predicted_is_what_the_general_path_does() {
-    let (mut received, mut sent, mut steps) = (0, 0, 0);
+    let (mut received, mut sent, mut steady, mut steps) = (0, 0, 0, 0);
     for seed in 0..200 {
         let mut twins = Twins::established(seed);
-        for _ in 0..60 {
+        for _ in 0..if twins.alternates { 200 } else { 60 } {
             twins.step();
             steps += 1;
             if twins.one().state() == State::Closed {
@@ -363,7 +401,9 @@ fn what_is_predicted_is_what_the_general_path_does() {
         }
         received += twins.predicted.received;
         sent += twins.predicted.sent;
+        steady += twins.sides[0].steady;
     }
     // Else nothing was compared.
     assert!(received > steps / 20 && sent > steps / 20, "{received} and {sent} of {steps}");
+    assert!(steady > steps / 25, "{steady} of {steps}");
 }
