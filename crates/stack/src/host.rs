@@ -42,6 +42,7 @@ mod poller_slot;
 mod port_reservation;
 pub(crate) mod reuse;
 mod take_over;
+mod workers;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
 use datagram_links::DatagramLinks;

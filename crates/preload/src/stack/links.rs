@@ -19,11 +19,10 @@ use std::{
     io::{self, ErrorKind},
     net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    time::Duration,
 };
 
-/// A process that does not answer for so long is reached by the kernel.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// So many of the processes that wait for a listener are tried: each may have become busy just now.
+const ATTEMPTS: usize = 3;
 
 /// Connects `file`, at `fd`, to a process of this machine.
 ///
@@ -49,19 +48,25 @@ pub fn connect(
         return Err(file);
     }
     let host = host::existing().or_else(|| is_published(remote).then(host::get).flatten());
-    let Some((host, link)) = host.and_then(|host| Some((host.clone(), host.link_to(remote)?)))
-    else {
-        return Err(file);
-    };
-    let Some(stream) = file.stream(fd, local, remote) else { return Err(file) };
-    match inside.wait(Restart::Never, || stream.connect_over(link, remote, PATIENCE)) {
-        Ok(()) if file.is_nonblocking() => Ok(Err(error(libc::EINPROGRESS))),
-        Ok(()) => Ok(Ok(())),
-        Err(failed) => {
-            host.forget_link(link, failed.kind() == ErrorKind::ConnectionRefused);
-            Err(deactivate(&file))
+    let Some(host) = host else { return Err(file) };
+    let mut file = file;
+    for _ in 0..ATTEMPTS {
+        let Some(way) = host.way_to(remote) else { break };
+        let Some(stream) = file.stream(fd, local, remote) else { break };
+        let connect = || stream.connect_over(way.link, remote, way.patience);
+        match inside.wait(Restart::Never, connect) {
+            Ok(()) if file.is_nonblocking() => return Ok(Err(error(libc::EINPROGRESS))),
+            Ok(()) => return Ok(Ok(())),
+            Err(failed) => {
+                file = deactivate(&file);
+                let is_refused = failed.kind() == ErrorKind::ConnectionRefused;
+                if !host.is_no_way(&way, remote, is_refused) {
+                    break;
+                }
+            }
         }
     }
+    Err(file)
 }
 
 /// Whether it is an address of this machine, as far as links go.

@@ -236,9 +236,15 @@ impl TcpStream {
     pub fn connect_over(&self, link: Link, remote: SocketAddr, limit: Duration) -> io::Result<()> {
         self.set_link(link);
         let (inner, waits) = (&*self.0, Timeout::default());
-        inner.start_connect(remote)?;
         waits.set(Some(limit))?;
-        inner.wait_connected(false, &waits)
+        inner.start_connect(remote)?;
+        inner.wait_connected(false, &waits).inspect_err(|_| {
+            if let Some(flow) = inner.connection() {
+                let mut pass = pass();
+                flow.give_up(&mut pass);
+                pass.wake.wake_all();
+            }
+        })
     }
 
     /// Connects a socket made by [`new`](TcpStream::new). A non-blocking socket returns EINPROGRESS: it becomes
