@@ -164,27 +164,6 @@ fn on_kernel(lab: &Lab) -> usize {
     String::from_utf8_lossy(&output.stdout).lines().count()
 }
 
-/// Workers that share a listener are given connections by the kernel, which knows which of them waits.
-#[test]
-fn a_shared_listener_is_the_kernels() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = one_test_at_a_time();
-    let lab = Lab::builder().build().unwrap();
-    for how in ["workers", "pollers"] {
-        for address in ["127.0.0.1", "0.0.0.0"] {
-            let words = ["serve", how, address, PORT];
-            let _server = Group::start(&mut program(&lab, "stack", &words));
-            // Both wait for connections by then.
-            for _ in 0..5 {
-                call(&lab, "plain", "blocking", "127.0.0.1", 10);
-            }
-            let carried = call(&lab, "stack", "blocking", "127.0.0.1", 1_000_000);
-            assert!(carried > 50, "{how} {address}: {carried} packets on loopback");
-        }
-    }
-}
-
 #[test]
 fn a_process_that_is_killed_or_stopped_is_as_on_the_kernel() {
     needs_root!();
