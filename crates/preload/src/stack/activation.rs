@@ -102,7 +102,8 @@ impl File {
                 Protocol::Tcp => {
                     let companion = companion::<net::TcpListener>(fd);
                     let backlog = self.backlog().cast_unsigned();
-                    Live::Listener(TcpListener::with_companion(host, &companion, backlog)?)
+                    let shares = self.is_inherited;
+                    Live::Listener(TcpListener::with_companion(host, &companion, backlog, shares)?)
                 }
             })
         });

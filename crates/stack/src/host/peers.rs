@@ -205,8 +205,9 @@ impl Peers {
         Ok(Peers { shared, thread: Some(thread) })
     }
 
-    /// A listener at `address` waits for connections: also over links from now on.
-    pub(crate) fn publish(&self, address: SocketAddr, listener: TakesLinks) {
+    /// A listener at `address` waits for connections: also over links from now on. Processes that are not known here may
+    /// wait for it, too, if `is_shared`.
+    pub(crate) fn publish(&self, address: SocketAddr, listener: TakesLinks, is_shared: bool) {
         let shared = &*self.shared;
         let mut published = lock(&shared.published);
         if let Some(known) = published.iter_mut().find(|known| known.address == address) {
@@ -221,8 +222,15 @@ impl Peers {
         });
         let made = match cable::listen_nonblocking(&name_of(TCP, address)) {
             Ok(rendezvous) => {
-                listener.waits();
-                new(Some(Arc::new(rendezvous)), None)(listeners)
+                let shares = is_shared.then(|| Shares::new(address).ok()).flatten();
+                match &shares {
+                    Some(shares) => share(&shares.group, &listener),
+                    None if is_shared => listener.never(),
+                    None => listener.waits(),
+                }
+                // Clients find it by the address until they know of the group.
+                is_shared.then(|| shared.be_found());
+                new(Some(Arc::new(rendezvous)), shares)(listeners)
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 // The owner may be this process's peer in something else: no lock while it is asked.
