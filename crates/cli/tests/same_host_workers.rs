@@ -91,6 +91,43 @@ fn a_worker_that_is_killed_is_replaced() {
     }
 }
 
+/// A worker serves one connection at a time, and others are not its own before it accepts them.
+#[test]
+fn a_worker_that_is_killed_loses_the_connection_that_it_serves_and_no_other() {
+    const KILLS: usize = 20;
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let (workers, _) = serve(&lab, "epoll", "127.0.0.1");
+    let mut clients = [(); 3].map(|()| {
+        let words = ["call", "losses", "127.0.0.1", PORT];
+        let mut client = Running::spawn(&mut program(&lab, "stack", &words));
+        client.wait_for("connected");
+        client
+    });
+    for n in 0..KILLS {
+        thread::sleep(Duration::from_millis(50));
+        let all = children(workers.0.pid());
+        kill_process(Pid::from_raw(all[n % all.len()]).unwrap(), Signal::KILL).unwrap();
+    }
+    let mut losses = 0;
+    for client in &mut clients {
+        client.send_line("");
+        let line = client.wait_for("losses");
+        println!("{line}");
+        losses += line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap();
+        assert!(client.child.wait().unwrap().success());
+    }
+    assert!(losses <= KILLS, "{losses} connections were lost");
+}
+
+/// The children of a process.
+fn children(pid: u32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
 /// A program without busypoll waits for the same listener: it gets what no idle worker takes.
 #[test]
 fn a_plain_program_that_shares_the_listener_gets_its_connections() {

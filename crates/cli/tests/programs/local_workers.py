@@ -7,7 +7,8 @@ one does so without busypoll). A worker that ends is replaced. Prints the proces
 
 local_workers.py call HOW ADDRESS PORT: "one" (connection), "turns" (one connection after the other, until both workers have answered and
 longer), "idle" (one worker is kept busy, and the other one must answer all others), "all" (both are kept busy; a
-connection waits, and is answered when one of them is idle), "requests" (HTTP requests, each on a connection of its own,
+connection waits, and is answered when one of them is idle), "losses" (one connection after the other, until a line on
+standard input; prints how many were lost), "requests" (HTTP requests, each on a connection of its own,
 until a line on standard input).
 """
 import os
@@ -127,6 +128,18 @@ def call(how, address, port):
         assert ask(third) == idle
         second.close()
         third.close()
+    elif how == "losses":
+        count, losses, over = 0, 0, threading.Event()
+        threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
+        print("connected", flush=True)
+        while not over.is_set():
+            with connect(address, port) as stream:
+                try:
+                    ask(stream)
+                except (ConnectionError, AssertionError):
+                    losses += 1
+            count += 1
+        print("losses %d of %d" % (losses, count), flush=True)
     elif how == "requests":
         over = threading.Event()
         threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
