@@ -188,7 +188,7 @@ mod tests {
         place(0).set(1);
         place(2).set(2);
         let found: Vec<u32> = (0..4).filter_map(|_| theirs.waiting().next()).collect();
-        assert_eq!(found, [101, 103, 101, 103]);
+        assert!(found == [101, 103, 101, 103] || found == [103, 101, 103, 101], "{found:?}");
         assert_eq!(theirs.waiting().count(), 2);
         place(0).set(0);
         assert_eq!(Vec::from_iter(theirs.waiting()), [103]);
