@@ -205,7 +205,15 @@ impl File {
             self.set_kernel_owned();
             return None;
         }
-        let host = host::get();
+        let needs_interface = !self.local_udp.is(local_udp::KERNELS) && needs_interface(ends);
+        let host = match needs_interface {
+            true => host::get(),
+            false => host::for_links(),
+        };
+        // Other processes connect to a listener over links, too.
+        let listens = self.protocol == Protocol::Tcp && self.backlog() >= 0;
+        let has_links = config::get().is_some_and(|config| config.launch.same_host);
+        let host = host.or_else(|| (listens && has_links).then(host::for_links).flatten());
         if host.is_none() && handler_frames::is_running() {
             self.set_kernel_owned();
         }
@@ -297,6 +305,14 @@ impl File {
                         && local.ip().to_canonical().is_loopback()
             })
     }
+}
+
+/// Whether a socket with these ends, local and remote, sends or receives over the interface: not at a loopback address,
+/// nor to an address of this machine.
+fn needs_interface((local, remote): (Option<SocketAddr>, Option<SocketAddr>)) -> bool {
+    let is_loopback =
+        |end: Option<SocketAddr>| end.is_some_and(|end| end.ip().to_canonical().is_loopback());
+    !is_loopback(local) && !remote.is_some_and(|remote| route::is_own(remote.ip()))
 }
 
 /// Resets `file` to what socket(2) made it, for all its descriptors: its companion alone, with its options.

@@ -17,7 +17,7 @@ use busypoll_stack::{TcpStream, is_published};
 use libc::c_int;
 use std::{
     io::{self, ErrorKind},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
@@ -40,14 +40,14 @@ pub fn connect(
     let Ok(bound) = local_of(&file, fd) else { return Err(file) };
     let local = (bound.port() != 0).then_some(bound);
     // A program that is executed may get standard input, output and error.
-    let is_for_links = is_own(remote.ip())
-        && (bound.ip().to_canonical().is_unspecified() || is_own(bound.ip()))
+    let is_for_links = route::is_own(remote.ip())
+        && (bound.ip().to_canonical().is_unspecified() || route::is_own(bound.ip()))
         && !(0..=2).contains(&fd)
         && file.is_for_stack(local, Some(remote));
     if !is_for_links {
         return Err(file);
     }
-    let host = host::existing().or_else(|| is_published(remote).then(host::get).flatten());
+    let host = host::existing().or_else(|| is_published(remote).then(host::for_links).flatten());
     let Some(host) = host else { return Err(file) };
     let mut file = file;
     for _ in 0..ATTEMPTS {
@@ -67,16 +67,6 @@ pub fn connect(
         }
     }
     Err(file)
-}
-
-/// Whether it is an address of this machine, as far as links go.
-fn is_own(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    address.is_loopback()
-        || match host::existing() {
-            Some(host) => host.has_shared_address(address),
-            None => route::has_address(address),
-        }
 }
 
 /// Hands the connection with these ends over to the kernel, at the request of the process at the other end.
