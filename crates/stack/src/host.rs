@@ -295,6 +295,7 @@ impl Builder {
             true => None,
             false => {
                 let icmp = self.icmp.map_or_else(IcmpSockets::open, Ok)?;
+                inet.share_machine();
                 Some(companion::CompanionService::start(inet.clone(), icmp)?)
             }
         };

@@ -156,7 +156,7 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
                 file.local_udp.set(local_udp::BOUND);
                 *lock(&file.bound_alone) = exclusive.then(Instant::now);
                 prepare(local);
-                activate_if_used(&file, fd);
+                activate_if_used(&file, fd, local);
             }
         }
     }
@@ -290,7 +290,8 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
         if let Some(Live::Listener(listener)) = file.live() {
             listener.set_backlog(backlog.cast_unsigned());
         }
-        if let Some(local) = local(fd).ok().filter(|local| file.is_for_stack(Some(*local), None)) {
+        let Ok(local) = local(fd) else { return listens };
+        if file.is_for_stack(Some(local), None) {
             // An io_uring may be all that waits for it.
             if rings::keep_sockets() {
                 file.set_kernel_owned();
@@ -298,7 +299,7 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
             }
             prepare(local);
         }
-        activate_if_used(&file, fd);
+        activate_if_used(&file, fd, local);
     }
     listens
 }
@@ -311,14 +312,13 @@ fn prepare(local: SocketAddr) {
 }
 
 /// Activates it now if this process has the queues already, or if a thread waits for it in an epoll instance.
-fn activate_if_used(file: &File, fd: c_int) {
+fn activate_if_used(file: &File, fd: c_int, local: SocketAddr) {
     // Whether it waits or sends first says what it is.
     let is_later = file.protocol == Protocol::Udp && udp_links::is_on();
     if is_later && !file.memberships.is_waited_for() {
         return;
     }
-    let is_loopback = |local: SocketAddr| local.ip().to_canonical().is_loopback();
-    let host = match local(fd).is_ok_and(is_loopback) {
+    let host = match local.ip().to_canonical().is_loopback() {
         true => host::existing(),
         false => host::with_interface(),
     };

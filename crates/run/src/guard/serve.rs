@@ -152,7 +152,8 @@ impl Guard {
         fds.extend(self.interface.prepared_for());
         // Its pidfd stays readable once it has gone.
         fds.extend(interval.is_none().then_some(self.program.as_fd()));
-        for owner in &watched.owners {
+        // Those of the same process are readable together.
+        for owner in watched.owners.iter().filter(|owner| owner.has != Has::More) {
             fds.push(owner.connection.as_fd());
             fds.extend(owner.process.as_ref().map(AsFd::as_fd));
         }
