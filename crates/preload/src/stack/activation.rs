@@ -205,8 +205,7 @@ impl File {
             self.set_kernel_owned();
             return None;
         }
-        let needs_interface = !self.local_udp.is(local_udp::KERNELS) && needs_interface(ends);
-        let host = match needs_interface {
+        let host = match self.needs_interface(ends) {
             true => host::get(),
             false => host::for_links(),
         };
@@ -245,6 +244,19 @@ impl File {
                 None
             }
         }
+    }
+
+    /// Whether it sends or receives over the interface, with these ends, local and remote: not at a loopback address, nor
+    /// to an address of this machine. If it is bound to an address of the interface, only a Host that has the interface
+    /// knows that address.
+    fn needs_interface(&self, (local, remote): (Option<SocketAddr>, Option<SocketAddr>)) -> bool {
+        let is_any = local.is_none_or(|local| local.ip().to_canonical().is_unspecified());
+        let is_loopback = local.is_some_and(|local| local.ip().to_canonical().is_loopback());
+        let stays_here = || {
+            self.local_udp.is(local_udp::KERNELS)
+                || remote.is_some_and(|remote| route::is_own(remote.ip()))
+        };
+        !(is_loopback || is_any && stays_here())
     }
 
     /// Copies the options that are not a single number from the companion `fd` to `live`.
@@ -305,14 +317,6 @@ impl File {
                         && local.ip().to_canonical().is_loopback()
             })
     }
-}
-
-/// Whether a socket with these ends, local and remote, sends or receives over the interface: not at a loopback address,
-/// nor to an address of this machine.
-fn needs_interface((local, remote): (Option<SocketAddr>, Option<SocketAddr>)) -> bool {
-    let is_loopback =
-        |end: Option<SocketAddr>| end.is_some_and(|end| end.ip().to_canonical().is_loopback());
-    !is_loopback(local) && !remote.is_some_and(|remote| route::is_own(remote.ip()))
 }
 
 /// Resets `file` to what socket(2) made it, for all its descriptors: its companion alone, with its options.
