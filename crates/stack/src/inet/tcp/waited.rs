@@ -60,3 +60,40 @@ impl Waited {
         word.iter().for_each(|word| word.set(self.can_take()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Word(AtomicU32);
+
+    impl WaitWord for Word {
+        fn set(&self, can_take: u32) {
+            self.0.store(can_take, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_word_says_how_many_connections_can_be_taken() {
+        let (waited, word) = (Waited::default(), Arc::new(Word::default()));
+        let says = || word.0.load(Ordering::Relaxed);
+        // A thread that waits already counts.
+        waited.waits(true);
+        assert_eq!(waited.can_take(), 1);
+        waited.share(word.clone());
+        assert_eq!(says(), 1);
+        waited.waits(true);
+        assert_eq!(says(), 2);
+        waited.set_offers(1);
+        assert_eq!(says(), 1);
+        // The thread that accepts does not wait, and the offer is taken.
+        waited.waits(false);
+        assert_eq!(says(), 0);
+        waited.set_offers(0);
+        assert_eq!((says(), waited.can_take()), (1, 1));
+        waited.unshare();
+        waited.waits(false);
+        assert_eq!((says(), waited.can_take()), (1, 0));
+    }
+}
