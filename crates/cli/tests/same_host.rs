@@ -184,27 +184,6 @@ fn on_kernel(lab: &Lab) -> usize {
     String::from_utf8_lossy(&output.stdout).lines().count()
 }
 
-/// Workers that share a listener are given connections by the kernel, which knows which of them waits.
-#[test]
-fn a_shared_listener_is_the_kernels() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = one_test_at_a_time();
-    let lab = Lab::builder().build().unwrap();
-    for how in ["workers", "pollers"] {
-        for address in ["127.0.0.1", "0.0.0.0"] {
-            let words = ["serve", how, address, PORT];
-            let _server = Group::start(&mut program(&lab, "stack", &words));
-            // Both wait for connections by then.
-            for _ in 0..5 {
-                call(&lab, "plain", "blocking", "127.0.0.1", 10);
-            }
-            let carried = call(&lab, "stack", "blocking", "127.0.0.1", 1_000_000);
-            assert!(carried > 50, "{how} {address}: {carried} packets on loopback");
-        }
-    }
-}
-
 #[test]
 fn a_process_that_is_killed_or_stopped_is_as_on_the_kernel() {
     needs_root!();
@@ -230,8 +209,7 @@ fn a_process_that_is_killed_or_stopped_is_as_on_the_kernel() {
     assert!(!held.child.wait().unwrap().success(), "the connection outlived its process");
 }
 
-/// Twenty processes connect to each other at random, while one after the other is killed and started again. Eight of them
-/// have the interface, and with it memory; the others are on the kernel.
+/// Twenty processes connect to each other at random, while one after the other is killed and started again.
 fn connect_at_random(connections: usize, pause: Duration) {
     const PROCESSES: usize = 20;
     let lab = Lab::builder().build().unwrap();
@@ -301,4 +279,70 @@ fn a_million_random_connections_between_processes_that_are_killed() {
     needs!(program "cc");
     let _one = one_test_at_a_time();
     connect_at_random(50_000, Duration::from_secs(1));
+}
+
+/// The processes that have the interface.
+fn with_interface(pids: impl Iterator<Item = u32>) -> usize {
+    let has = |pid: &u32| {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        maps.contains("memfd:busypoll-frames")
+    };
+    pids.filter(has).count()
+}
+
+/// Programs that listen and connect at loopback addresses have no interface, so any number of them has memory.
+#[test]
+fn programs_at_loopback_addresses_take_no_slot() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let own = lab.server.ipv4().to_string();
+    let servers = Vec::from_iter((0..10).map(|n| {
+        let words = ["serve", "threads", "127.0.0.1", &(7100 + n).to_string()];
+        Running::start(&mut program(&lab, "stack", &words))
+    }));
+    let clients = Vec::from_iter((0..10).map(|n| {
+        let words = ["call", "hold", "127.0.0.1", &(7100 + n).to_string(), "1000"];
+        let mut client = Running::spawn(&mut program(&lab, "stack", &words));
+        client.wait_for("connected");
+        client
+    }));
+    let all = || servers.iter().chain(&clients).map(Running::pid);
+    assert_eq!(with_interface(all()), 0);
+    let listed = text(&run_on_host(&lab.server, &["ss"]));
+    for pid in servers.iter().map(Running::pid) {
+        assert!(listed.contains(&format!("local pid {pid}")), "{listed}");
+    }
+    // A socket that may receive from the interface needs it.
+    let server = serve(&lab, "stack", "threads", "0.0.0.0");
+    wait_until("memory", || call(&lab, "stack", "blocking", &own, 1_000_000) < 10);
+    assert_eq!(with_interface([server.pid()].into_iter()), 1);
+}
+
+/// On a host with no interface, programs that wait at any address, too.
+#[test]
+fn a_host_with_nothing_but_loopback_has_memory() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let set = |up| {
+        let words = ["link", "set", lab.server.interface(), up];
+        assert!(lab.server.command("ip").args(words).status().unwrap().success());
+    };
+    set("down");
+    let source = source("local.py");
+    let run = |words: &[&str]| {
+        let mut command = lab.server.command(BUSYPOLL);
+        command.args(["run", "--plane", "stack", "--", "python3"]).arg(&source).args(words);
+        command
+    };
+    for (listens, to) in [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "::1")] {
+        let _server = Running::start(&mut run(&["serve", "threads", listens, PORT]));
+        wait_until(&format!("{listens}: memory"), || {
+            two_programs::call(&lab, &mut run(&["call", "blocking", to, PORT, "1000000"])) < 10
+        });
+    }
+    set("up");
 }

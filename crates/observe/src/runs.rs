@@ -72,6 +72,9 @@ impl Guards {
                 _ => unseen += 1,
             }
         }
+        // Its own guard lists it, and the guard whose interface it has joined.
+        let mut seen = BTreeSet::new();
+        rows.retain(|run: &Run| run.pid == 0 || seen.insert(run.pid));
         Seen { rows, unseen }
     }
 }

@@ -1,6 +1,7 @@
 //! `busypoll ss`: the sockets of the stack plane, of all runs of this user in this network namespace, as ss(8) lists
 //! the kernel's. Reads what the runs keep in shared memory. Asks no program, and no guard but root's and this user's.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -86,6 +87,7 @@ pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
 fn list(args: &SsArgs, out: &mut dyn Write) -> io::Result<()> {
     let mut rows = Vec::new();
     let mut of_others = 0;
+    let mut seen = BTreeSet::new();
     for name in unix::names(guard::NAME) {
         let listed = lease::list(&name);
         match listed.as_ref().map_err(io::Error::kind) {
@@ -97,6 +99,10 @@ fn list(args: &SsArgs, out: &mut dyn Write) -> io::Result<()> {
         }
         // A guard that has gone meanwhile, or another user's, lists nothing.
         for (pid, ledger) in listed.unwrap_or_default() {
+            // Its own guard lists it, and the guard whose interface it has joined.
+            if pid != 0 && !seen.insert(pid) {
+                continue;
+            }
             let process = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             let queues = ledger.queues();
             let of = (pid, process.trim_end());

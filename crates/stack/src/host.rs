@@ -10,7 +10,12 @@ use crate::{
     lease::Lease,
     ledger::{Ledger, QueuePlace, Way},
     napi,
-    nic::{self, Nic, cable::ProcessCable, pcap::Capture, xdp::Xdp},
+    nic::{
+        self, Nic,
+        cable::ProcessCable,
+        pcap::Capture,
+        xdp::{Grant, Xdp},
+    },
     sync::lock,
     sys,
 };
@@ -42,6 +47,7 @@ mod poller_slot;
 mod port_reservation;
 pub(crate) mod reuse;
 mod take_over;
+mod workers;
 pub(crate) use companion::{Companion, CompanionService};
 pub(crate) use companion_listener::{CompanionEndpoint, CompanionListener};
 use datagram_links::DatagramLinks;
@@ -74,7 +80,8 @@ pub struct Host {
 
 struct Inner {
     inet: Arc<Inet>,
-    contexts: Vec<Serving>,
+    /// Of interfaces, once there are any.
+    contexts: OnceLock<Vec<Serving>>,
     kernel: Option<companion::CompanionService>,
     /// `None` until there is a link to another process.
     link_watch: Mutex<Option<LinkWatch>>,
@@ -97,7 +104,7 @@ impl Drop for Inner {
         drop(self.peers.take());
         *lock(&self.link_watch) = None;
         // Then the contexts: their passes and timers may still make connections or move them to TIME_WAIT.
-        self.contexts.clear();
+        drop(self.contexts.take());
         self.kernel.iter().for_each(companion::CompanionService::close_group_rings);
         // It finds the contexts closed, and ends.
         self.poller_slot.waiter().wake();
@@ -125,6 +132,7 @@ pub struct Builder {
     tcp: tcp::Config,
     ledger: Option<Arc<Ledger>>,
     icmp: Option<IcmpSockets>,
+    shares_later: bool,
     capture: Option<Capture>,
 }
 
@@ -242,6 +250,15 @@ impl Builder {
         self
     }
 
+    /// The host can share an interface with the kernel later, see [`Host::add_leased`]. `icmp` receives ICMP errors.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn shares_later(mut self, icmp: IcmpSockets) -> Builder {
+        self.icmp = Some(icmp);
+        self.shares_later = true;
+        self
+    }
+
     /// Opens every queue and puts it into service.
     ///
     /// # Errors
@@ -253,89 +270,38 @@ impl Builder {
         let seed = u128::from_ne_bytes(sys::random()?);
         let ledger = self.ledger.take();
         let inet = Inet::with_ledger(seed, self.tcp.clone(), ledger.clone(), waker(&wake));
-        let mut contexts = Vec::new();
-        let mut shared = Vec::new();
-        let mut links = Vec::new();
-        let mut skipped_rules = 0;
+        let mut opened = Opened::default();
         let watchdog = self.watchdog.unwrap_or(napi::WATCHDOG);
-        for (mut nic, address) in self.interfaces {
-            let info = nic.info().clone();
-            let (mut tx, mut rx) = (Vec::new(), Vec::new());
-            for index in 0..info.queues {
-                let opened = captured(self.capture.as_ref(), nic.open(index)?);
-                let nic::Queue { rx: receive, tx: transmit, interrupt } = opened;
-                tx.push(transmit);
-                rx.push((receive, interrupt));
-            }
-            let view = match info.ifindex {
-                Some(ifindex) => Some(KernelView::open(ifindex)?),
-                None => None,
+        for (nic, address) in self.interfaces {
+            let opens = Opens {
+                inet: &inet,
+                ledger: ledger.as_ref(),
+                capture: self.capture.as_ref(),
+                watchdog,
+                interrupt_cpus: &self.interrupt_cpus,
+                reports_rules: self.icmp.is_none(),
             };
-            let addressing = addressing(&info, address.as_deref(), view.clone())?;
-            let interface = inet.add_interface(info.clone(), tx, addressing);
-            for (queue, (receive, interrupt)) in (0..).zip(rx) {
-                let hangs_up = interrupt.hang_up().is_some().then(|| interrupt.clone());
-                let place = ledger.as_ref().and_then(|ledger| ledger.place_queue(Way::Interface));
-                let counters = place.as_ref().map(QueuePlace::counters).unwrap_or_default();
-                let source = Source::Queue(queue);
-                let input = Input { inet: inet.clone(), interface: interface.clone(), source };
-                let serving = CONTEXTS.start(napi::Parts {
-                    device: info.name.clone(),
-                    queue,
-                    rx: receive,
-                    interrupt,
-                    upper: Arc::new(input),
-                    watchdog,
-                    counters,
-                })?;
-                interface.set_napi(queue, serving.context().id());
-                place.iter().for_each(|place| place.set_napi(serving.context().id()));
-                if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
-                    let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];
-                    sys::pin(thread.id(), cpu)?;
-                }
-                if let Some(interrupt) = hangs_up {
-                    let (context, interface) = (serving.context().clone(), interface.clone());
-                    let (datagrams, _serving, _place) = (None, None, None);
-                    links.push(link_watch::Link {
-                        interrupt,
-                        context,
-                        interface,
-                        datagrams,
-                        _serving,
-                        _place,
-                    });
-                }
-                contexts.push(serving);
-            }
-            if let Some(view) = view {
-                if skipped_rules == 0
-                    && self.icmp.is_none()
-                    && let Some(rules) = firewall::rules()
-                {
-                    rules.report(&info.name);
-                    skipped_rules = rules.count();
-                }
-                let steering = nic.steering();
-                let group_ring = group_ring::GroupRing::new(watchdog);
-                let nic = Mutex::new(nic);
-                shared.push(companion::Shared { view, interface, steering, group_ring, _nic: nic });
-            }
+            opens.open(nic, address.as_deref(), &mut opened)?;
         }
         for gateway in self.gateways {
             route_by(&inet, gateway)?;
         }
+        let Opened { contexts, shared, links, skipped_rules } = opened;
         if let Some(first) = contexts.first() {
             // Timers of inet run on the first queue's interrupt thread.
             let _ = wake.first.set(Arc::downgrade(first.context()));
         }
-        let kernel = match shared.is_empty() {
+        let kernel = match shared.is_empty() && !self.shares_later {
             true => None,
             false => {
                 let icmp = self.icmp.map_or_else(IcmpSockets::open, Ok)?;
-                Some(companion::CompanionService::start(inet.clone(), shared, icmp)?)
+                inet.share_machine();
+                Some(companion::CompanionService::start(inet.clone(), icmp)?)
             }
         };
+        if let Some(kernel) = kernel.as_ref().filter(|_| !shared.is_empty()) {
+            kernel.add_interfaces(shared)?;
+        }
         let link_watch = match links.is_empty() {
             true => None,
             false => Some(LinkWatch::start(inet.clone(), links)?),
@@ -343,6 +309,10 @@ impl Builder {
         let busy_read = AtomicU32::new(self.busy_read);
         let busy_poll = AtomicU32::new(self.busy_poll);
         let (delivery_hook, tcp) = (self.delivery_hook, self.tcp);
+        let contexts = match contexts.is_empty() {
+            true => OnceLock::new(),
+            false => OnceLock::from(contexts),
+        };
         let inner = Inner {
             inet,
             contexts,
@@ -361,6 +331,100 @@ impl Builder {
             capture: self.capture,
         };
         Ok(Host { inner: Arc::new(inner) })
+    }
+}
+
+/// What interfaces are opened with.
+struct Opens<'a> {
+    inet: &'a Arc<Inet>,
+    ledger: Option<&'a Arc<Ledger>>,
+    capture: Option<&'a Capture>,
+    watchdog: Duration,
+    interrupt_cpus: &'a [usize],
+    /// No other process has reported firewall rules.
+    reports_rules: bool,
+}
+
+/// Interfaces in service.
+#[derive(Default)]
+struct Opened {
+    contexts: Vec<Serving>,
+    shared: Vec<companion::Shared>,
+    links: Vec<link_watch::Link>,
+    skipped_rules: usize,
+}
+
+impl Opens<'_> {
+    fn open(
+        &self,
+        mut nic: Box<dyn Nic>,
+        address: Option<&str>,
+        opened: &mut Opened,
+    ) -> io::Result<()> {
+        let info = nic.info().clone();
+        let (mut tx, mut rx) = (Vec::new(), Vec::new());
+        for index in 0..info.queues {
+            let queue = captured(self.capture, nic.open(index)?);
+            let nic::Queue { rx: receive, tx: transmit, interrupt } = queue;
+            tx.push(transmit);
+            rx.push((receive, interrupt));
+        }
+        let view = match info.ifindex {
+            Some(ifindex) => Some(KernelView::open(ifindex)?),
+            None => None,
+        };
+        let addressing = addressing(&info, address, view.clone())?;
+        let interface = self.inet.add_interface(info.clone(), tx, addressing);
+        for (queue, (receive, interrupt)) in (0..).zip(rx) {
+            let hangs_up = interrupt.hang_up().is_some().then(|| interrupt.clone());
+            let place = self.ledger.and_then(|ledger| ledger.place_queue(Way::Interface));
+            let counters = place.as_ref().map(QueuePlace::counters).unwrap_or_default();
+            let source = Source::Queue(queue);
+            let input = Input { inet: self.inet.clone(), interface: interface.clone(), source };
+            let serving = CONTEXTS.start(napi::Parts {
+                device: info.name.clone(),
+                queue,
+                rx: receive,
+                interrupt,
+                upper: Arc::new(input),
+                watchdog: self.watchdog,
+                counters,
+            })?;
+            interface.set_napi(queue, serving.context().id());
+            place.iter().for_each(|place| place.set_napi(serving.context().id()));
+            if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
+                let cpu = self.interrupt_cpus[opened.contexts.len() % self.interrupt_cpus.len()];
+                sys::pin(thread.id(), cpu)?;
+            }
+            if let Some(interrupt) = hangs_up {
+                let (context, interface) = (serving.context().clone(), interface.clone());
+                let (datagrams, _serving, _place) = (None, None, None);
+                opened.links.push(link_watch::Link {
+                    interrupt,
+                    context,
+                    interface,
+                    datagrams,
+                    _serving,
+                    _place,
+                });
+            }
+            opened.contexts.push(serving);
+        }
+        if let Some(view) = view {
+            if opened.skipped_rules == 0
+                && self.reports_rules
+                && let Some(rules) = firewall::rules()
+            {
+                rules.report(&info.name);
+                opened.skipped_rules = rules.count();
+            }
+            let steering = nic.steering();
+            let group_ring = group_ring::GroupRing::new(self.watchdog);
+            let nic = Mutex::new(nic);
+            let shared = companion::Shared { view, interface, steering, group_ring, _nic: nic };
+            opened.shared.push(shared);
+        }
+        Ok(())
     }
 }
 
@@ -509,6 +573,35 @@ impl Host {
         Ok(Link(number))
     }
 
+    /// Adds an interface, shared with the kernel, that another process holds and has granted to this one: once, to a host
+    /// without any that [can have one](Builder::shares_later).
+    ///
+    /// # Errors
+    /// As [`Xdp::open`].
+    #[doc(hidden)]
+    pub fn add_leased(&self, grant: Grant) -> io::Result<()> {
+        let inner = &*self.inner;
+        let Some(kernel) = inner.kernel.as_ref().filter(|_| inner.contexts.get().is_none()) else {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        };
+        let mut opened = Opened::default();
+        let opens = Opens {
+            inet: &inner.inet,
+            ledger: inner.inet.ledger(),
+            capture: inner.capture.as_ref(),
+            watchdog: inner.watchdog,
+            interrupt_cpus: &[],
+            reports_rules: false,
+        };
+        opens.open(Box::new(Xdp::open_granted(grant)?), None, &mut opened)?;
+        if let Some(first) = opened.contexts.first() {
+            let _ = inner.wake.first.set(Arc::downgrade(first.context()));
+        }
+        kernel.add_interfaces(opened.shared)?;
+        let _ = inner.contexts.set(opened.contexts);
+        Ok(())
+    }
+
     /// Closes a link: the connections that it has are reset, at both ends.
     #[doc(hidden)]
     pub fn close_link(&self, link: Link) {
@@ -549,7 +642,7 @@ impl Host {
 
     /// The NAPI contexts in service, one for each queue of each interface.
     pub fn contexts(&self) -> impl Iterator<Item = &Arc<Context>> {
-        self.inner.contexts.iter().map(Serving::context)
+        self.inner.contexts.get().into_iter().flatten().map(Serving::context)
     }
 
     /// Inet's counters, by the names of `nstat`.

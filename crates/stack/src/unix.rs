@@ -77,21 +77,32 @@ pub(crate) fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::sockle
     Ok((address, len as libc::socklen_t))
 }
 
+/// A socket of this type (with flags) that is bound to a name.
+///
+/// # Errors
+/// The name is taken; no descriptor left.
+pub(crate) fn bind(name: &str, kind: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call.
+    let socket = sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0) })?;
+    let (address, len) = address(name)?;
+    // SAFETY: a valid address of that length.
+    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// A socket of this type (with flags) that listens at a name.
 ///
 /// # Errors
 /// The name is taken; no descriptor left.
 pub(crate) fn listen(name: &str, kind: libc::c_int) -> io::Result<OwnedFd> {
+    let socket = bind(name, kind)?;
     // SAFETY: a plain system call.
-    let socket = sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0) })?;
-    let (address, len) = address(name)?;
-    // SAFETY: a valid address of that length.
-    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
-    // SAFETY: a plain system call.
-    if bound != 0 || unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) } != 0 {
-        return Err(io::Error::last_os_error());
+    match unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) } {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(socket)
 }
 
 /// A socket of this type that is connected to the one that listens at a name. Each of its calls waits for `patience` at

@@ -110,8 +110,11 @@ fn a_listener_accepts_its_own_and_its_companions_connections() {
     let kernel = lab.server.enter(|| KernelListener::bind(any(7))).unwrap().unwrap();
     let early = lab.server.enter(|| KernelStream::connect("127.0.0.1:7")).unwrap().unwrap();
     let ours = host(&lab.server);
-    let listener =
-        lab.server.enter(|| TcpListener::with_companion(&ours, &kernel, 16)).unwrap().unwrap();
+    let listener = lab
+        .server
+        .enter(|| TcpListener::with_companion(&ours, &kernel, 16, false))
+        .unwrap()
+        .unwrap();
     let peer_of = |accepted: Accepted| match accepted {
         Accepted::Ours(stream, remote) => (Some(stream), remote),
         Accepted::Kernel(stream, _) => (None, stream.peer_addr().unwrap()),
@@ -163,8 +166,11 @@ fn connections_made_before_adoption_go_on() {
         let (early, waiting) = (connect(to), connect(to));
         let (accepted, _) = kernel.accept().unwrap();
         let ours = host(&lab.server);
-        let listener =
-            lab.server.enter(|| TcpListener::with_companion(&ours, &kernel, 16)).unwrap().unwrap();
+        let listener = lab
+            .server
+            .enter(|| TcpListener::with_companion(&ours, &kernel, 16, false))
+            .unwrap()
+            .unwrap();
         let Accepted::Ours(second, from) = listener.accept_any(false).unwrap() else {
             panic!("a connection that waited is taken over")
         };
@@ -203,7 +209,7 @@ fn a_connection_taken_over_is_handed_back_at_once() {
     let to = SocketAddr::from((lab.server.ipv4(), 7));
     let far = lab.client.enter(|| KernelStream::connect(to)).unwrap().unwrap();
     let ours = host(&lab.server);
-    let listen = || TcpListener::with_companion(&ours, &kernel, 16);
+    let listen = || TcpListener::with_companion(&ours, &kernel, 16, false);
     let listener = lab.server.enter(listen).unwrap().unwrap();
     let Accepted::Ours(stream, _) = listener.accept_any(false).unwrap() else {
         panic!("a connection that waited is taken over")
@@ -230,7 +236,7 @@ fn the_next_host_sees_nothing_of_the_last_hosts_connections() {
     let to = SocketAddr::from((lab.server.ipv4(), 7));
     for round in 0..50 {
         let ours = host(&lab.server);
-        let listen = || TcpListener::with_companion(&ours, &kernel, 16);
+        let listen = || TcpListener::with_companion(&ours, &kernel, 16, false);
         let listener = lab.server.enter(listen).unwrap().unwrap();
         let far = lab.client.enter(|| KernelStream::connect(to)).unwrap().unwrap();
         let Accepted::Ours(stream, from) = listener.accept_any(false).unwrap() else {

@@ -1,4 +1,5 @@
 //! Two programs of one machine: a Python program of `programs/` that serves, or calls the other.
+#![allow(dead_code)] // each test file uses its own part
 
 use std::process::Command;
 

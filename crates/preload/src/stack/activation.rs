@@ -102,7 +102,8 @@ impl File {
                 Protocol::Tcp => {
                     let companion = companion::<net::TcpListener>(fd);
                     let backlog = self.backlog().cast_unsigned();
-                    Live::Listener(TcpListener::with_companion(host, &companion, backlog)?)
+                    let shares = self.is_inherited;
+                    Live::Listener(TcpListener::with_companion(host, &companion, backlog, shares)?)
                 }
             })
         });
@@ -204,7 +205,14 @@ impl File {
             self.set_kernel_owned();
             return None;
         }
-        let host = host::get();
+        let host = match self.needs_interface(ends) {
+            true => host::get(),
+            false => host::for_links(),
+        };
+        // Other processes connect to a listener over links, too.
+        let listens = self.protocol == Protocol::Tcp && self.backlog() >= 0;
+        let has_links = config::get().is_some_and(|config| config.launch.same_host);
+        let host = host.or_else(|| (listens && has_links).then(host::for_links).flatten());
         if host.is_none() && handler_frames::is_running() {
             self.set_kernel_owned();
         }
@@ -236,6 +244,19 @@ impl File {
                 None
             }
         }
+    }
+
+    /// Whether it sends or receives over the interface, with these ends, local and remote: not at a loopback address, nor
+    /// to an address of this machine. If it is bound to an address of the interface, only a Host that has the interface
+    /// knows that address.
+    fn needs_interface(&self, (local, remote): (Option<SocketAddr>, Option<SocketAddr>)) -> bool {
+        let is_any = local.is_none_or(|local| local.ip().to_canonical().is_unspecified());
+        let is_loopback = local.is_some_and(|local| local.ip().to_canonical().is_loopback());
+        let stays_here = || {
+            self.local_udp.is(local_udp::KERNELS)
+                || remote.is_some_and(|remote| route::is_own(remote.ip()))
+        };
+        !(is_loopback || is_any && stays_here())
     }
 
     /// Copies the options that are not a single number from the companion `fd` to `live`.

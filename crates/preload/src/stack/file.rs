@@ -56,6 +56,8 @@ pub struct File {
     private: AtomicBool,
     /// What decides when this process takes over a connection that its parent has handed over.
     pub follow: Follow,
+    /// Other processes may have it, as this one did not make it.
+    pub is_inherited: bool,
     /// A listener from which the parent had accepted at the fork: the parent's queues have its connections.
     is_parents_listener: bool,
     /// A child has prepared it for a program that it will execute.
@@ -162,6 +164,7 @@ impl File {
             inherited: None,
             private: AtomicBool::new(false),
             follow: Follow::default(),
+            is_inherited: false,
             is_parents_listener: false,
             for_exec: AtomicBool::new(false),
             shared_index: AtomicU32::new(NOT_SHARED),
@@ -212,6 +215,7 @@ impl File {
             return Some(File::of_set(set.for_child()));
         }
         let mut file = self.inactive_copy();
+        file.is_inherited = true;
         file.backlog.store(self.backlog(), Ordering::Relaxed);
         match self.live.get() {
             None if self.is_kernel_owned() && self.backlog() < 0 => return None,
@@ -243,7 +247,8 @@ impl File {
 
     /// The same file, not active.
     pub(super) fn inactive_copy(&self) -> File {
-        let file = File::new(self.protocol, self.domain);
+        let mut file = File::new(self.protocol, self.domain);
+        file.is_inherited = self.is_inherited;
         file.cmsg_flags.store(self.cmsg_flags.load(Ordering::Relaxed), Ordering::Relaxed);
         file.set_nonblocking(self.is_nonblocking());
         file.has_complex_options.store(self.has_complex_options(), Ordering::Relaxed);

@@ -83,7 +83,7 @@ pub fn take_over<'a>(
     let may_come = ends.is_some_and(|(local, remote)| {
         file.is_for_stack(Some(local), Some(remote))
             // A Host knows by itself.
-            && (host::existing().is_some() || route::leads_to(remote, local.ip()))
+            && (host::with_interface().is_some() || route::leads_to(remote, local.ip()))
     });
     if !may_come {
         file.set_kernel_owned();

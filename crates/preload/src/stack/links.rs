@@ -17,13 +17,12 @@ use busypoll_stack::{TcpStream, is_published};
 use libc::c_int;
 use std::{
     io::{self, ErrorKind},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    time::Duration,
 };
 
-/// A process that does not answer for so long is reached by the kernel.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// So many of the processes that wait for a listener are tried: each may have become busy just now.
+const ATTEMPTS: usize = 3;
 
 /// Connects `file`, at `fd`, to a process of this machine.
 ///
@@ -41,37 +40,33 @@ pub fn connect(
     let Ok(bound) = local_of(&file, fd) else { return Err(file) };
     let local = (bound.port() != 0).then_some(bound);
     // A program that is executed may get standard input, output and error.
-    let is_for_links = is_own(remote.ip())
-        && (bound.ip().to_canonical().is_unspecified() || is_own(bound.ip()))
+    let is_for_links = route::is_own(remote.ip())
+        && (bound.ip().to_canonical().is_unspecified() || route::is_own(bound.ip()))
         && !(0..=2).contains(&fd)
         && file.is_for_stack(local, Some(remote));
     if !is_for_links {
         return Err(file);
     }
-    let host = host::existing().or_else(|| is_published(remote).then(host::get).flatten());
-    let Some((host, link)) = host.and_then(|host| Some((host.clone(), host.link_to(remote)?)))
-    else {
-        return Err(file);
-    };
-    let Some(stream) = file.stream(fd, local, remote) else { return Err(file) };
-    match inside.wait(Restart::Never, || stream.connect_over(link, remote, PATIENCE)) {
-        Err(failed) if code(&failed) == libc::EINPROGRESS => Ok(Err(failed)),
-        Ok(()) => Ok(Ok(())),
-        Err(failed) => {
-            host.forget_link(link, failed.kind() == ErrorKind::ConnectionRefused);
-            Err(deactivate(&file))
+    let host = host::existing().or_else(|| is_published(remote).then(host::for_links).flatten());
+    let Some(host) = host else { return Err(file) };
+    let mut file = file;
+    for _ in 0..ATTEMPTS {
+        let Some(way) = host.way_to(remote) else { break };
+        let Some(stream) = file.stream(fd, local, remote) else { break };
+        let connect = || stream.connect_over(way.link, remote, way.patience);
+        match inside.wait(Restart::Never, connect) {
+            Err(failed) if code(&failed) == libc::EINPROGRESS => return Ok(Err(failed)),
+            Ok(()) => return Ok(Ok(())),
+            Err(failed) => {
+                file = deactivate(&file);
+                let is_refused = failed.kind() == ErrorKind::ConnectionRefused;
+                if !host.is_no_way(&way, remote, is_refused) {
+                    break;
+                }
+            }
         }
     }
-}
-
-/// Whether it is an address of this machine, as far as links go.
-fn is_own(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    address.is_loopback()
-        || match host::existing() {
-            Some(host) => host.has_shared_address(address),
-            None => route::has_address(address),
-        }
+    Err(file)
 }
 
 /// Hands the connection with these ends over to the kernel, at the request of the process at the other end.

@@ -51,6 +51,17 @@ pub fn has_address(address: IpAddr) -> bool {
         || addresses().contains(&(address, true))
 }
 
+/// Whether it is an address of this machine, as far as links go: of loopback, or of the chosen interface.
+pub fn is_own(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback()
+        || !address.is_multicast()
+            && match host::with_interface() {
+                Some(host) => host.has_shared_address(address),
+                None => has_address(address),
+            }
+}
+
 /// Whether an unbound socket sends to `to` over the chosen interface.
 pub fn is_egress_to(to: IpAddr) -> bool {
     let any: IpAddr = match to {

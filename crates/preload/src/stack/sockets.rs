@@ -155,8 +155,8 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
             true => {
                 file.local_udp.set(local_udp::BOUND);
                 *lock(&file.bound_alone) = exclusive.then(Instant::now);
-                host::prepare();
-                activate_if_used(&file, fd);
+                prepare(local);
+                activate_if_used(&file, fd, local);
             }
         }
     }
@@ -290,27 +290,39 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
         if let Some(Live::Listener(listener)) = file.live() {
             listener.set_backlog(backlog.cast_unsigned());
         }
-        if local(fd).is_ok_and(|local| file.is_for_stack(Some(local), None)) {
+        let Ok(local) = local(fd) else { return listens };
+        if file.is_for_stack(Some(local), None) {
             // An io_uring may be all that waits for it.
             if rings::keep_sockets() {
                 file.set_kernel_owned();
                 return listens;
             }
-            host::prepare();
+            prepare(local);
         }
-        activate_if_used(&file, fd);
+        activate_if_used(&file, fd, local);
     }
     listens
 }
 
+/// A socket that is bound to `local` may need the interface.
+fn prepare(local: SocketAddr) {
+    if route::receives_from_interface(local.ip()) {
+        host::prepare();
+    }
+}
+
 /// Activates it now if this process has the queues already, or if a thread waits for it in an epoll instance.
-fn activate_if_used(file: &File, fd: c_int) {
+fn activate_if_used(file: &File, fd: c_int, local: SocketAddr) {
     // Whether it waits or sends first says what it is.
     let is_later = file.protocol == Protocol::Udp && udp_links::is_on();
     if is_later && !file.memberships.is_waited_for() {
         return;
     }
-    if host::existing().is_some() {
+    let host = match local.ip().to_canonical().is_loopback() {
+        true => host::existing(),
+        false => host::with_interface(),
+    };
+    if host.is_some() {
         file.activate_early(fd);
     } else if file.memberships.is_waited_for() {
         file.activate(fd);

@@ -14,7 +14,7 @@ use busypoll_policy::Protocol;
 use busypoll_stack::{Host, PublishedUdp, UdpSocket, is_udp_published};
 use libc::c_int;
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::Mutex,
     time::{Duration, Instant},
 };
@@ -59,7 +59,7 @@ pub fn may_activate(file: &File, fd: c_int) -> bool {
         return udp.begin_activation();
     }
     if !udp.is(PUBLISHED) && udp.is(BOUND) && udp.is(WAITED) {
-        match host::get().and_then(|host| publish(file, fd, &host, false)) {
+        match host::for_links().and_then(|host| publish(file, fd, &host, false)) {
             Some(published) => udp.publish(published),
             None => file.set_kernel_owned(),
         }
@@ -117,17 +117,17 @@ pub fn sender(file: &File, fd: c_int, to: Option<SocketAddr>) -> Sender {
     if !udp.is(KERNELS) {
         // At any address or one of the interface it is ours.
         let is_bound = || common::local(fd).is_ok_and(|local| local.port() != 0);
-        if !udp.is(OWN) || !is_own(to.ip()) || peer.is_none() && is_bound() {
+        if !udp.is(OWN) || !route::is_own(to.ip()) || peer.is_none() && is_bound() {
             return Sender::AsEver;
         }
         udp.set(KERNELS);
-    } else if !is_own(to.ip()) {
+    } else if !route::is_own(to.ip()) {
         return Sender::Kernel;
     }
     if !udp.is(OWN) || (0..=2).contains(&fd) {
         return Sender::Kernel;
     }
-    let host = host::existing().or_else(|| is_found(to).then(host::get).flatten());
+    let host = host::existing().or_else(|| is_found(to).then(host::for_links).flatten());
     let Some(host) = host else {
         udp.set_kernels_now();
         return Sender::Kernel;
@@ -164,22 +164,13 @@ fn is_found(to: SocketAddr) -> bool {
 
 /// The kernel has connected `file`, a UDP socket that is not active. Whether its datagrams may go over a link.
 pub fn connected(file: &File, fd: c_int, remote: SocketAddr) -> bool {
-    let is_ours = is_on() && file.local_udp.is(OWN) && remote.port() != 0 && is_own(remote.ip());
+    let is_ours =
+        is_on() && file.local_udp.is(OWN) && remote.port() != 0 && route::is_own(remote.ip());
     if is_ours {
         file.local_udp.set_ends(common::local(fd).ok().map(|local| (local, remote)));
         file.local_udp.set(KERNELS);
     }
     is_ours
-}
-
-fn is_own(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    address.is_loopback()
-        || !address.is_multicast()
-            && match host::existing() {
-                Some(host) => host.has_shared_address(address),
-                None => route::has_address(address),
-            }
 }
 
 /// Another process, or another socket, may receive what is sent to `file` from now on: the kernel knows which of them

@@ -124,7 +124,8 @@ impl Interface {
         self.prepared_for = None;
     }
 
-    fn check_firewall(&self) -> Result<(), Refusal> {
+    /// Whether packets may skip the firewall's rules, if there are any.
+    pub(super) fn check_firewall(&self) -> Result<(), Refusal> {
         match firewall::rules() {
             Some(rules) if !self.bypass_firewall => Err(Refusal::Other(format!(
                 "{}: packets would skip the firewall's rules ({rules}); allow it with --bypass-firewall",
@@ -132,6 +133,12 @@ impl Interface {
             ))),
             _ => Ok(()),
         }
+    }
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Refusal::Other(error.to_string())
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) struct Guard {
     pub(super) address: String,
 }
 
-/// A process that has the interface.
+/// A process that has the interface, or may claim it.
 pub(super) struct Owner {
     pub(super) pid: i32,
     /// Its pidfd; `None` if it is not visible here.
@@ -59,14 +59,39 @@ pub(super) struct Owner {
     pub(super) ledger: Ledger,
     /// Its slot, if others can have the interface, too.
     pub(super) slot: Option<u8>,
+    pub(super) has: Has,
+}
+
+/// What a process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Has {
+    /// The interface.
+    Interface,
+    /// Links to other processes.
+    Links,
+    /// It has both by another connection.
+    More,
 }
 
 impl Owner {
+    pub(super) fn has_interface(&self) -> bool {
+        self.has == Has::Interface
+    }
+
     /// Whether the process has ended, or its exec has closed the connection.
     fn has_gone(&self) -> bool {
         let process = self.process.as_ref().map(AsFd::as_fd);
         process.is_some_and(is_readable) || is_readable(self.connection.as_fd())
     }
+}
+
+/// A process that claims the interface.
+pub(super) struct Claimant {
+    pub(super) pid: i32,
+    /// Its pidfd; `None` if it is not visible here.
+    pub(super) process: Option<OwnedFd>,
+    /// The memory of the ledger that it writes already.
+    pub(super) ledger: Option<OwnedFd>,
 }
 
 /// A connection that has not sent its request yet.
@@ -127,7 +152,8 @@ impl Guard {
         fds.extend(self.interface.prepared_for());
         // Its pidfd stays readable once it has gone.
         fds.extend(interval.is_none().then_some(self.program.as_fd()));
-        for owner in &watched.owners {
+        // Those of the same process are readable together.
+        for owner in watched.owners.iter().filter(|owner| owner.has != Has::More) {
             fds.push(owner.connection.as_fd());
             fds.extend(owner.process.as_ref().map(AsFd::as_fd));
         }
@@ -192,11 +218,11 @@ impl Guard {
         if !self.interface.is_gone() {
             return;
         }
-        for owner in &watched.owners {
+        for owner in watched.owners.iter().filter(|owner| owner.has_interface()) {
             // One that has gone is handled next.
             let _ = lease::send_interface_gone(&owner.connection);
         }
-        if watched.owners.is_empty() {
+        if !watched.owners.iter().any(Owner::has_interface) {
             self.interface.release();
         }
     }
@@ -206,15 +232,17 @@ impl Guard {
         if self.interface.prepared_for().is_some_and(is_readable) {
             self.interface.release();
         }
-        let last = watched.owners.last().map(|owner| owner.pid);
+        let holders = watched.owners.iter().filter(|owner| owner.has_interface());
+        let last = holders.last().map(|owner| owner.pid);
         let owners = std::mem::take(&mut watched.owners);
         let (gone, left): (Vec<_>, _) = owners.into_iter().partition(Owner::has_gone);
         watched.owners = left;
-        for owner in gone {
+        // Links reset their connections themselves.
+        for owner in gone.into_iter().filter(Owner::has_interface) {
             // The interface first: the kernel must get the peers' answers.
-            match watched.owners.is_empty() {
-                true => self.interface.release(),
-                false => {
+            match watched.owners.iter().any(Owner::has_interface) {
+                false => self.interface.release(),
+                true => {
                     if let Some((held, slot)) = self.interface.held_mut().zip(owner.slot) {
                         held.end(slot);
                     }
@@ -248,18 +276,22 @@ impl Guard {
                 if is_trusted(user) {
                     let listed: Vec<_> = owners
                         .iter()
+                        .filter(|owner| owner.has != Has::More)
                         .map(|owner| (owner.process.as_ref().map(AsFd::as_fd), &owner.ledger))
                         .collect();
                     let _ = lease::answer_listed(&connection, &listed);
                 }
             }
             Request::Prepare(secret)
-            | Request::Claim(secret)
+            | Request::Watch(secret)
+            | Request::Claim(secret, _)
             | Request::Repair(secret, ..)
             | Request::Priority(secret, ..)
                 if secret != self.secret => {}
             Request::Prepare(_) => {
-                if let Some(process) = pidfd_of(pid).filter(|_| owners.is_empty()) {
+                if let Some(process) =
+                    pidfd_of(pid).filter(|_| !owners.iter().any(Owner::has_interface))
+                {
                     self.interface.prepare_for(process);
                 }
             }
@@ -276,16 +308,21 @@ impl Guard {
                     let _ = lease::answer_set(&connection);
                 }
             }
-            Request::Claim(_) => {
-                owners.extend(self.claim(connection, pid, pidfd_of(pid), owners));
+            Request::Watch(_) => owners.extend(self.watch(connection, pid, pidfd_of(pid))),
+            Request::Claim(_, ledger) => {
+                let process = Claimant { pid, process: pidfd_of(pid), ledger };
+                let owner = self.claim(connection, process, owners);
+                owners.extend(owner);
             }
             // Frames are shared with processes of the same user only.
             Request::Join(..) if user != getuid().as_raw() => {
                 let why = "another user's run has the interface";
                 let _ = lease::answer_refused(&connection, why);
             }
-            Request::Join(pid, process) => {
-                owners.extend(self.grant(connection, pid, Some(process), owners));
+            Request::Join(pid, process, ledger) => {
+                let process = Claimant { pid, process: Some(process), ledger };
+                let owner = self.grant(connection, process, owners);
+                owners.extend(owner);
             }
         }
     }

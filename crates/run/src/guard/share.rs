@@ -2,7 +2,7 @@
 //! run of the same user, if that one does.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use busypoll_stack::IcmpSockets;
 use busypoll_stack::lease;
@@ -12,7 +12,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::NAME;
 use super::interface::Refusal;
-use super::serve::{Guard, Owner};
+use super::serve::{Claimant, Guard, Has, Owner};
 
 impl Guard {
     /// Takes the interface, and checks that it could be granted to a process. If another run has it, checks that its
@@ -24,7 +24,8 @@ impl Guard {
                 Ok(held) => return held.grant().map_err(Refusal::System).map(drop),
                 Err(refusal @ Refusal::System(Error::Owned { .. })) => {
                     let process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
-                    let joined = process.and_then(|own| self.join(getpid().as_raw_pid(), &own));
+                    let joined =
+                        process.and_then(|own| self.join(getpid().as_raw_pid(), &own, None));
                     if joined.is_some_and(|joined| lease::is_joined(&joined)) {
                         return Ok(());
                     }
@@ -40,15 +41,18 @@ impl Guard {
     pub(super) fn claim(
         &mut self,
         connection: OwnedFd,
-        pid: i32,
-        process: Option<OwnedFd>,
-        owners: &[Owner],
+        claimant: Claimant,
+        owners: &mut [Owner],
     ) -> Option<Owner> {
+        let pid = claimant.pid;
         for patient in [false, true] {
             match self.interface.take(patient) {
                 Err(Refusal::System(Error::Owned { pid: owner, .. })) => {
-                    if let Some(joined) = process.as_ref().and_then(|of| self.join(pid, of)) {
+                    let ledger = claimant.ledger.as_ref().map(AsFd::as_fd);
+                    let process = claimant.process.as_ref();
+                    if let Some(joined) = process.and_then(|of| self.join(pid, of, ledger)) {
                         let _ = lease::answer_joined(&connection, &joined);
+                        // The other guard lists it, unless it refuses.
                         return None;
                     }
                     if patient {
@@ -59,27 +63,55 @@ impl Guard {
                 Ok(_) | Err(_) => break,
             }
         }
-        self.grant(connection, pid, process, owners)
+        self.grant(connection, claimant, owners)
+    }
+
+    /// Lists a process that has links, and may claim the interface. Returns it, or refuses.
+    pub(super) fn watch(
+        &self,
+        connection: OwnedFd,
+        pid: i32,
+        process: Option<OwnedFd>,
+    ) -> Option<Owner> {
+        let watched = self.interface.check_firewall().and_then(|()| {
+            let ledger = Ledger::create(ledger::LINES)?;
+            lease::answer_watched(&connection, &ledger, &IcmpSockets::open()?)?;
+            Ok(ledger)
+        });
+        match watched {
+            Ok(ledger) => {
+                Some(Owner { pid, process, connection, ledger, slot: None, has: Has::Links })
+            }
+            Err(refusal) => {
+                let _ = lease::answer_refused(&connection, &refusal.to_string());
+                None
+            }
+        }
     }
 
     /// Asks the guard of the run that has the interface to grant it to a process. The answer comes over the returned
     /// connection.
-    fn join(&self, pid: i32, process: &OwnedFd) -> Option<OwnedFd> {
+    fn join(&self, pid: i32, process: &OwnedFd, ledger: Option<BorrowedFd<'_>>) -> Option<OwnedFd> {
         let labels = Attachment::labels(&self.interface.device);
         let mut names = labels.into_iter().map(|label| format!("{NAME}{label}"));
-        names.find_map(|name| lease::join(&name, pid, process.as_fd()).ok())
+        names.find_map(|name| lease::join(&name, pid, process.as_fd(), ledger).ok())
     }
 
     /// Grants the interface to a process, of this or of another run, and returns it; or refuses.
     pub(super) fn grant(
         &mut self,
         connection: OwnedFd,
-        pid: i32,
-        process: Option<OwnedFd>,
-        owners: &[Owner],
+        claimant: Claimant,
+        owners: &mut [Owner],
     ) -> Option<Owner> {
-        match self.try_grant(&connection, owners) {
-            Ok((slot, ledger)) => Some(Owner { pid, process, connection, ledger, slot }),
+        let Claimant { pid, process, ledger } = claimant;
+        match self.try_grant(&connection, ledger, owners) {
+            Ok((slot, ledger)) => {
+                // From now on it is listed by this connection.
+                let had = owners.iter_mut().filter(|owner| owner.pid == pid);
+                had.for_each(|owner| owner.has = Has::More);
+                Some(Owner { pid, process, connection, ledger, slot, has: Has::Interface })
+            }
             Err(refusal) => {
                 let _ = lease::answer_refused(&connection, &refusal.to_string());
                 None
@@ -90,31 +122,37 @@ impl Guard {
     fn try_grant(
         &mut self,
         connection: &OwnedFd,
+        ledger: Option<OwnedFd>,
         owners: &[Owner],
     ) -> Result<(Option<u8>, Ledger), Refusal> {
+        let mut holders = owners.iter().filter(|owner| owner.has_interface());
+        let first = holders.next();
         let device = self.interface.device.clone();
         let held = self.interface.take(true)?;
-        if let (Some(owner), Some(why)) = (owners.first(), held.why_alone()) {
+        if let (Some(owner), Some(why)) = (first, held.why_alone()) {
             let (pid, why) = (owner.pid, why.to_owned());
             return Err(Refusal::System(Error::NotShared { device, pid, why }));
         }
         let granted = held.grant_share().map_err(Refusal::System).and_then(|grant| {
             let slot = grant.slot();
-            let ledger = answer(connection, grant).map_err(|error| {
+            let ledger = answer(connection, grant, ledger).map_err(|error| {
                 slot.into_iter().for_each(|slot| held.end(slot));
                 Refusal::Other(error.to_string())
             });
             ledger.map(|ledger| (slot, ledger))
         });
-        if granted.is_err() && owners.is_empty() {
+        if granted.is_err() && first.is_none() {
             self.interface.release();
         }
         granted
     }
 }
 
-fn answer(connection: &OwnedFd, grant: Grant) -> io::Result<Ledger> {
-    let ledger = Ledger::create(ledger::LINES)?;
+fn answer(connection: &OwnedFd, grant: Grant, ledger: Option<OwnedFd>) -> io::Result<Ledger> {
+    let ledger = match ledger {
+        Some(memory) => Ledger::open(memory)?,
+        None => Ledger::create(ledger::LINES)?,
+    };
     lease::answer_granted(connection, grant, &ledger, &IcmpSockets::open()?)?;
     Ok(ledger)
 }

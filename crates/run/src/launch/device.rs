@@ -9,6 +9,9 @@ use busypoll_policy::{Launch, Names, say};
 use super::LaunchError;
 use super::start::{report_or_refuse, uses_stack_plane};
 
+/// Linux's name for it.
+const LOOPBACK: &str = "lo";
+
 /// Chooses the interface of the stack plane, if `program` or a program it may start can have sockets on it.
 ///
 /// # Errors
@@ -37,6 +40,13 @@ pub(super) fn choose(launch: &mut Launch, program: &Path) -> Result<(), LaunchEr
         {
             able.push(link.name);
         }
+    }
+    if able.is_empty() && launch.same_host && !launch.strict {
+        say(
+            "no interface but loopback is up and has an address: only what programs of this machine send to each other is accelerated",
+        );
+        launch.dev = Some(LOOPBACK.to_owned());
+        return Ok(());
     }
     match only_candidate(able) {
         Ok(one) => launch.dev = Some(one),

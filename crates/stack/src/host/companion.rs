@@ -33,7 +33,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as KernelSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -55,7 +55,8 @@ const PRUNE_EVERY: u32 = 256;
 
 pub(super) struct State {
     pub(super) inet: Arc<Inet>,
-    pub(super) shared: Vec<Shared>,
+    /// Empty until the host has one.
+    shared: OnceLock<Vec<Shared>>,
     pub(super) epoll: OwnedFd,
     /// Wakes the thread, to end or to compute its timeout anew.
     wake: OwnedFd,
@@ -174,7 +175,7 @@ pub(crate) struct Companion {
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} shared interfaces", self.shared.len())
+        write!(f, "{} shared interfaces", self.shared().len())
     }
 }
 
@@ -191,11 +192,7 @@ const BATCH: u32 = 64;
 const LONGEST: usize = 1 << 16;
 
 impl CompanionService {
-    pub(super) fn start(
-        inet: Arc<Inet>,
-        shared: Vec<Shared>,
-        icmp: IcmpSockets,
-    ) -> io::Result<CompanionService> {
+    pub(super) fn start(inet: Arc<Inet>, icmp: IcmpSockets) -> io::Result<CompanionService> {
         let epoll = sys::epoll()?;
         let wake = sys::eventfd()?;
         let IcmpSockets { v4: icmp, v6: icmpv6 } = icmp;
@@ -204,16 +201,13 @@ impl CompanionService {
         if let Some(icmpv6) = &icmpv6 {
             listen(&epoll, icmpv6.as_fd(), ICMPV6)?;
         }
-        for (token, shared) in (FIRST_VIEW..).zip(&shared) {
-            listen(&epoll, shared.view.fd(), token)?;
-        }
         let (companions, listeners) = (Mutex::default(), Mutex::default());
         let next = AtomicU64::new(FIRST_COMPANION);
         let (ports, kernel_connections, reserved, take_overs) = Default::default();
         let later = Later::default();
         let state = Arc::new(State {
             inet,
-            shared,
+            shared: OnceLock::new(),
             epoll,
             wake,
             stop: AtomicBool::new(false),
@@ -234,6 +228,15 @@ impl CompanionService {
         let for_thread = state.clone();
         let thread = serve("busypoll/kernel", move || for_thread.serve())?;
         Ok(CompanionService { state, thread: Some(thread) })
+    }
+
+    /// The host has these interfaces from now on.
+    pub(super) fn add_interfaces(&self, shared: Vec<Shared>) -> io::Result<()> {
+        for (token, shared) in (FIRST_VIEW..).zip(&shared) {
+            listen(&self.state.epoll, shared.view.fd(), token)?;
+        }
+        let _ = self.state.shared.set(shared);
+        Ok(())
     }
 
     /// Makes the bound kernel socket `kernel` the companion of a socket of ours. Datagrams it has already received are
@@ -450,9 +453,14 @@ impl Drop for Companion {
 }
 
 impl State {
+    /// The interfaces shared with the kernel.
+    pub(super) fn shared(&self) -> &[Shared] {
+        self.shared.get().map_or(&[], Vec::as_slice)
+    }
+
     /// The kernel's addresses on the shared interfaces, each with the interface's number.
     pub(super) fn addresses(&self) -> impl Iterator<Item = (usize, IpAddr)> {
-        self.shared.iter().enumerate().flat_map(|(at, shared)| {
+        self.shared().iter().enumerate().flat_map(|(at, shared)| {
             shared.view.addresses().into_iter().map(move |(address, _)| (at, address))
         })
     }
@@ -461,7 +469,7 @@ impl State {
     pub(super) fn is_kernel_address(&self, local: SocketAddr) -> bool {
         let local = local.ip().to_canonical();
         local.is_unspecified()
-            || local.is_multicast() && !self.shared.is_empty()
+            || local.is_multicast() && !self.shared().is_empty()
             || self.addresses().any(|(_, ip)| ip == local)
     }
 
@@ -493,7 +501,7 @@ impl State {
 
     /// All or nothing.
     fn steer_at(&self, port: &Steered, (at, ip): (usize, IpAddr)) -> io::Result<()> {
-        let Some(steering) = &self.shared[at].steering else { return Ok(()) };
+        let Some(steering) = &self.shared()[at].steering else { return Ok(()) };
         let local = SocketAddr::new(ip, port.port);
         let Some(from) = &port.from else {
             return match port.reuse {
@@ -516,7 +524,7 @@ impl State {
     }
 
     fn unsteer_at(&self, port: &Steered, (at, ip): (usize, IpAddr)) {
-        let Some(steering) = &self.shared[at].steering else { return };
+        let Some(steering) = &self.shared()[at].steering else { return };
         let local = SocketAddr::new(ip, port.port);
         match &port.from {
             None => steering.remove(port.protocol, local),
@@ -540,7 +548,7 @@ impl State {
         let covers = Steered::new(TCP, local, only_v6);
         let mut at = Vec::new();
         for (on, ip) in self.addresses().filter(|(_, ip)| covers.covers(*ip)) {
-            let Some(steering) = &self.shared[on].steering else { continue };
+            let Some(steering) = &self.shared()[on].steering else { continue };
             let local = SocketAddr::new(ip, local.port());
             if let Err(error) = steering.share(local) {
                 self.unshare(&at);
@@ -553,7 +561,7 @@ impl State {
 
     pub(super) fn unshare(&self, at: &[(usize, SocketAddr)]) {
         for (on, local) in at {
-            self.shared[*on].steering.iter().for_each(|steering| steering.unshare(*local));
+            self.shared()[*on].steering.iter().for_each(|steering| steering.unshare(*local));
         }
     }
 
@@ -574,8 +582,8 @@ impl State {
     /// The steering maps of the interfaces that have this address.
     pub(super) fn steering_of(&self, ip: IpAddr) -> impl Iterator<Item = &dyn Steering> {
         let has = move |at: &usize| self.addresses().any(|(on, known)| on == *at && known == ip);
-        let all = (0..self.shared.len()).filter(has);
-        all.filter_map(|at| self.shared.get(at)?.steering.as_deref())
+        let all = (0..self.shared().len()).filter(has);
+        all.filter_map(|at| self.shared().get(at)?.steering.as_deref())
     }
 
     /// Steers a TCP port from now on. Returns the number by which to [`remove`](State::remove) it.
@@ -663,7 +671,7 @@ impl State {
     }
 
     fn tables_changed(&self, at: usize, pass: &mut Pass) {
-        let Some(shared) = self.shared.get(at) else { return };
+        let Some(shared) = self.shared().get(at) else { return };
         shared.view.process();
         // If the steering map is full, the address stays with the kernel, and the companion delivers.
         for entry in lock(&self.companions).values_mut() {

@@ -47,7 +47,7 @@ impl Companion {
         let state = &self.state;
         let on = |(number, group): (u32, IpAddr)| {
             let at = |shared: &Shared| shared.interface.info().ifindex;
-            Some((state.shared.iter().position(|shared| at(shared) == Some(number))?, group))
+            Some((state.shared().iter().position(|shared| at(shared) == Some(number))?, group))
         };
         let groups: Vec<_> = groups.into_iter().filter_map(on).collect();
         match lock(&state.companions).get_mut(&self.id) {
@@ -89,7 +89,7 @@ impl State {
             let (steered, mut on_ring): (Vec<_>, Vec<_>) =
                 covered.partition(|(_, group)| alone(*group, entry.port));
             on_ring.retain(|(at, _)| {
-                let Shared { group_ring, interface, .. } = &self.shared[*at];
+                let Shared { group_ring, interface, .. } = &self.shared()[*at];
                 !inherited.contains(&entry.port) && group_ring.is_ready(&self.inet, interface)
             });
             wanted.insert(*id, Wanted { port: entry.port, steered, on_ring });
@@ -97,12 +97,12 @@ impl State {
         // For a moment a group comes both ways, while no datagram takes the way that begins or ends.
         for entry in companions.values_mut() {
             let both = union(entry.dropped.as_deref().unwrap_or_default(), &drops(entry, &wanted));
-            if entry.drop_copies(&both, &self.shared).is_err() {
+            if entry.drop_copies(&both, self.shared()).is_err() {
                 let at_port = wanted.values_mut().filter(|it| it.port == entry.port);
                 at_port.for_each(|it| it.on_ring.clear());
             }
         }
-        for at in 0..self.shared.len() {
+        for at in 0..self.shared().len() {
             let all = companions.iter().flat_map(|(id, entry)| {
                 let both = union(&entry.on_ring, &wanted[id].on_ring);
                 both.into_iter().map(|of| (of, entry.port))
@@ -126,10 +126,10 @@ impl State {
         }
         for (id, entry) in companions.iter_mut() {
             // It only drops less.
-            let _ = entry.drop_copies(&drops(entry, &wanted), &self.shared);
+            let _ = entry.drop_copies(&drops(entry, &wanted), self.shared());
             entry.on_ring.clone_from(&wanted[id].on_ring);
         }
-        for at in 0..self.shared.len() {
+        for at in 0..self.shared().len() {
             let on_ring = |entry: &Entry| {
                 entry.on_ring.iter().map(|of| (*of, entry.port)).collect::<Vec<_>>()
             };
@@ -144,7 +144,7 @@ impl State {
         let mut groups: Vec<_> = here.collect();
         groups.sort_unstable();
         groups.dedup();
-        self.shared[at].group_ring.select(&groups)
+        self.shared()[at].group_ring.select(&groups)
     }
 
     /// Child processes may have the sockets of now, and the kernel must know what these receive: no group of theirs
@@ -220,7 +220,7 @@ impl CompanionService {
 
     /// Ends the receiving of groups over rings for good.
     pub(super) fn close_group_rings(&self) {
-        self.state().shared.iter().for_each(|shared| shared.group_ring.close());
+        self.state().shared().iter().for_each(|shared| shared.group_ring.close());
     }
 }
 

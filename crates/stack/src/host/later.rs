@@ -89,7 +89,7 @@ impl CompanionService {
         }
         let came_over = interface_of(kernel).ok();
         let is_it = |index: Option<u32>| index.is_some() && index == came_over;
-        let mut shared = self.state().shared.iter();
+        let mut shared = self.state().shared().iter();
         shared.any(|shared| shared.steering.is_some() && is_it(shared.interface.info().ifindex))
     }
 }

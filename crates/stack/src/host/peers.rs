@@ -3,14 +3,18 @@
 //! when a child process, or a program that is executed, is to have one of them.
 //!
 //! A process that waits for a listener publishes its address: it listens at a name made of it ([`cable::listen`]), and
-//! accepts over links, unless a second process waits at the address: only the kernel can share connections among
-//! several. Each process has one more name, by its process id, for requests.
+//! accepts over links. If a second process waits at the address, the two make a group ([`workers`](super::workers)), and
+//! so do further ones: the one that has the name gives them, and clients, the group's memory. When it goes, another one
+//! takes the name. Each process has one more name, by its process id, for requests.
 //!
 //! A process may wait for a listener and leave accepting to a child, or to a program that is executed. So before a fork
 //! and an exec the connections that wait in its accept queue are given back: each client connects by the kernel, and
 //! sends again what the listener had received.
 
-use super::{Host, Inner, Link, idle_links::IdleLinks};
+mod shares;
+
+use self::shares::{Shares, is_group, share};
+use super::{Host, Inner, Link, idle_links::IdleLinks, workers::Group};
 use crate::{
     inet::{Pass, tcp::TakesLinks},
     napi::PolledBy,
@@ -55,11 +59,18 @@ const KERNEL_TIME: Duration = Duration::from_secs(1);
 /// How long the other end of a connection may take to hand it over: it may not have accepted it yet.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The requests: hand this connection over; take it back, as its listener may be accepted from by another process; the
-/// address is shared with another process.
+/// How long one of several processes that wait for a listener may take to accept: it says that it waits.
+const ACCEPT_PATIENCE: Duration = Duration::from_millis(3);
+
+/// How soon a process that has lost the owner of its group looks for the next one again.
+const SOON: Duration = Duration::from_millis(20);
+
+/// The requests: hand this connection over; take it back, as its listener may be accepted from by another process; let
+/// me join those that wait at this address; give me their memory.
 const HAND_OVER: u8 = b'H';
 const TAKE_BACK: u8 = b'T';
-const SHARED: u8 = b'S';
+const JOIN: u8 = b'J';
+const GROUP: u8 = b'G';
 
 /// The answers. After the last one comes what the listener had received: the number after it, and the data in parts.
 const DONE: u8 = b'D';
@@ -93,7 +104,9 @@ struct Shared {
     names: Mutex<Vec<Arc<Rendezvous>>>,
     links: Mutex<Vec<(i32, Link)>>,
     /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
-    reached: Mutex<Vec<(SocketAddr, Link)>>,
+    reached: Mutex<Vec<(SocketAddr, Reached)>>,
+    /// The name by which clients of a group find this process.
+    own_name: Mutex<Option<Arc<Rendezvous>>>,
     /// The processes that have not answered, and until when new connections to them are the kernel's.
     slow: Mutex<Vec<(i32, Instant)>>,
     /// The connections that this process is handing over: the kernel's sockets have their ends already.
@@ -102,10 +115,30 @@ struct Shared {
 
 struct Published {
     address: SocketAddr,
-    rendezvous: Arc<Rendezvous>,
+    /// `None`: another process has the name.
+    rendezvous: Option<Arc<Rendezvous>>,
     /// The listeners of this process at the address.
     listeners: Vec<TakesLinks>,
-    /// Another process waits there as well. The name stays, so that no third process takes the address for its own.
+    /// Other processes wait there as well.
+    shared: Option<Shares>,
+}
+
+/// How connections to an address are made.
+#[derive(Clone)]
+enum Reached {
+    Over(Link),
+    OneOf(Arc<Group>),
+}
+
+/// A way for one connection to a process of this machine.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct ProcessWay {
+    /// The link to the process.
+    pub link: Link,
+    /// How long the process may take to answer.
+    pub patience: Duration,
+    /// It is one of several.
     is_shared: bool,
 }
 
@@ -150,6 +183,7 @@ impl Peers {
             links: Mutex::default(),
             reached: Mutex::default(),
             slow: Mutex::default(),
+            own_name: Mutex::default(),
             handing_over: Mutex::default(),
         });
         let served = shared.clone();
@@ -157,33 +191,48 @@ impl Peers {
         Ok(Peers { shared, thread: Some(thread) })
     }
 
-    /// A listener at `address` waits for connections: also over links from now on, unless another process has published
-    /// the address.
-    pub(crate) fn publish(&self, address: SocketAddr, listener: TakesLinks) {
+    /// A listener at `address` waits for connections: also over links from now on. Processes that are not known here may
+    /// wait for it, too, if `is_shared`.
+    pub(crate) fn publish(&self, address: SocketAddr, listener: TakesLinks, is_shared: bool) {
         let shared = &*self.shared;
         let mut published = lock(&shared.published);
         if let Some(known) = published.iter_mut().find(|known| known.address == address) {
-            if !known.is_shared {
-                listener.waits();
+            match &known.shared {
+                Some(shares) => share(&shares.group, &listener),
+                None => listener.waits(),
             }
             return known.listeners.push(listener);
         }
-        match cable::listen_nonblocking(&name_of(TCP, address)) {
+        let (listeners, new) = (vec![listener.clone()], |rendezvous, shared| {
+            move |listeners| Published { address, rendezvous, listeners, shared }
+        });
+        let made = match cable::listen_nonblocking(&name_of(TCP, address)) {
             Ok(rendezvous) => {
-                listener.waits();
-                let (rendezvous, listeners) = (Arc::new(rendezvous), vec![listener]);
-                published.push(Published { address, rendezvous, listeners, is_shared: false });
-                drop(published);
-                sys::signal(shared.changed.as_raw_fd());
+                let shares = is_shared.then(|| Shares::new(address).ok()).flatten();
+                match &shares {
+                    Some(shares) => share(&shares.group, &listener),
+                    None if is_shared => listener.never(),
+                    None => listener.waits(),
+                }
+                // Clients find it by the address until they know of the group.
+                is_shared.then(|| shared.be_found());
+                new(Some(Arc::new(rendezvous)), shares)(listeners)
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                listener.never();
+                // The owner may be this process's peer in something else: no lock while it is asked.
                 drop(published);
-                share_with_owner(address);
+                let Ok(shares) = Shares::join(address) else { return };
+                shared.be_found();
+                share(&shares.group, &listener);
+                published = lock(&shared.published);
+                new(None, Some(shares))(listeners)
             }
             // The kernel makes its connections.
-            Err(_) => {}
-        }
+            Err(_) => return,
+        };
+        published.push(made);
+        drop(published);
+        sys::signal(shared.changed.as_raw_fd());
     }
 
     /// A listener at `address` is closed.
@@ -199,18 +248,38 @@ impl Peers {
         sys::signal(shared.changed.as_raw_fd());
     }
 
-    /// The link to the process that accepts connections to `remote` over links, made if there is none yet.
-    fn link_to(&self, host: &Host, remote: SocketAddr) -> Option<Link> {
-        if let Some((_, link)) = lock(&self.shared.reached).iter().find(|(to, _)| *to == remote) {
-            return Some(*link);
+    /// The way to a process that accepts connections to `remote` over links. The link is made if there is none yet.
+    fn way_to(&self, host: &Host, remote: SocketAddr) -> Option<ProcessWay> {
+        let known = lock(&self.shared.reached).iter().find(|(to, _)| *to == remote).cloned();
+        let reached = match known {
+            Some((_, reached)) => reached,
+            None => {
+                let link = self.look_up(host, names_for(TCP, remote))?;
+                let reached =
+                    self.group_of(link, remote).map_or(Reached::Over(link), Reached::OneOf);
+                let mut known = lock(&self.shared.reached);
+                if known.len() >= MOST_REACHED {
+                    known.remove(0);
+                }
+                known.push((remote, reached.clone()));
+                reached
+            }
+        };
+        let group = match reached {
+            Reached::Over(link) => {
+                return Some(ProcessWay { link, patience: PATIENCE, is_shared: false });
+            }
+            Reached::OneOf(group) => group,
+        };
+        let to = |pid: u32| {
+            let link = self.link_to_process(host, pid, &group)?;
+            Some(ProcessWay { link, patience: ACCEPT_PATIENCE, is_shared: true })
+        };
+        let way = group.waiting().find_map(to);
+        if way.is_none() && group.is_empty() {
+            lock(&self.shared.reached).retain(|(to, _)| *to != remote);
         }
-        let link = self.look_up(host, names_for(TCP, remote))?;
-        let mut reached = lock(&self.shared.reached);
-        if reached.len() >= MOST_REACHED {
-            reached.remove(0);
-        }
-        reached.push((remote, link));
-        Some(link)
+        way
     }
 
     /// The link to the first process found by one of these names, made if there is none yet.
@@ -262,12 +331,17 @@ impl Peers {
         sys::signal(self.shared.changed.as_raw_fd());
     }
 
-    /// No connection could be made over the link: the process does not accept there any more; or, if `is_refused` is
-    /// false, it does not answer.
-    fn forget(&self, link: Link, is_refused: bool) {
-        lock(&self.shared.reached).retain(|(_, known)| *known != link);
-        let pid = self.shared.pid_of(link.0).filter(|_| !is_refused);
+    /// No connection could be made this way: the process does not accept there any more; or, if `is_refused` is false,
+    /// it does not answer. Returns whether another process may take it.
+    fn is_no_way(&self, way: &ProcessWay, remote: SocketAddr, is_refused: bool) -> bool {
+        let pid = self.shared.pid_of(way.link.0).filter(|_| !is_refused);
         pid.into_iter().for_each(|pid| self.set_slow(pid.cast_signed()));
+        if way.is_shared {
+            return true;
+        }
+        let is_it = |known: &Reached| matches!(known, Reached::Over(link) if *link == way.link);
+        lock(&self.shared.reached).retain(|(_, known)| !is_it(known));
+        is_refused && is_group(remote)
     }
 
     /// The kernel has the local end of a connection over `link`: has the other process give it the other end. Returns
@@ -344,17 +418,29 @@ impl Shared {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let (mut idle_links, mut next_look) = (IdleLinks::default(), Instant::now() + LOOK);
         while !self.stop.load(Ordering::Relaxed) {
+            let published = lock(&self.published);
             let mut names: Vec<_> =
-                lock(&self.published).iter().map(|known| known.rendezvous.clone()).collect();
+                published.iter().filter_map(|known| known.rendezvous.clone()).collect();
             names.extend(lock(&self.names).iter().cloned());
             let mut fds = vec![entry(self.changed.as_raw_fd()), entry(self.control.as_raw_fd())];
             fds.extend(names.iter().map(|name| entry(name.as_fd().as_raw_fd())));
+            // Only their ends count.
+            let shares = || published.iter().filter_map(|known| known.shared.as_ref());
+            let others = shares().flat_map(Shares::others).map(|fd| entry(fd.as_raw_fd()));
+            fds.extend(others);
+            let seeks_owner = published.iter().any(Published::seeks_owner);
+            drop(published);
             let has_links = !lock(&self.links).is_empty();
             let limit = has_links.then(|| next_look.saturating_duration_since(Instant::now()));
+            let limit = limit.into_iter().chain(seeks_owner.then_some(SOON)).min();
             let polled = sys::poll_all(&mut fds, limit);
             if has_links && Instant::now() >= next_look {
                 next_look = Instant::now() + LOOK;
                 self.close_idle(&mut idle_links);
+            }
+            let others = fds.get(2 + names.len()..).unwrap_or_default();
+            if seeks_owner || others.iter().any(|fd| fd.revents != 0) {
+                self.renew_groups();
             }
             if polled <= 0 {
                 continue;
@@ -386,7 +472,8 @@ impl Shared {
         let numbers: Vec<_> = links.iter().map(|(_, link)| link.0).collect();
         drop(links);
         for number in idle.look(host.inet(), &numbers) {
-            lock(&self.reached).retain(|(_, link)| link.0 != number);
+            let is_it = |known: &Reached| matches!(known, Reached::Over(link) if link.0 == number);
+            lock(&self.reached).retain(|(_, known)| !is_it(known));
             host.close_link(Link(number));
         }
     }
@@ -427,10 +514,8 @@ impl Shared {
         let done = match request[0] {
             HAND_OVER => self.hand_over(local, remote),
             TAKE_BACK => (self.hand_over)(local, remote),
-            SHARED => {
-                self.share(local);
-                true
-            }
+            JOIN => return self.give_group(socket, local, true),
+            GROUP => return self.give_group(socket, local, false),
             _ => false,
         };
         let received = match request[0] {
@@ -455,22 +540,6 @@ impl Shared {
         let done = (self.hand_over)(local, remote);
         lock(&self.handing_over).retain(|known| *known != ends);
         done
-    }
-
-    /// Other processes wait at this address, too.
-    fn share(self: &Arc<Shared>, address: SocketAddr) {
-        let mut published = lock(&self.published);
-        let mut left = Vec::new();
-        for known in published.iter_mut().filter(|known| canonical(known.address) == address) {
-            known.is_shared = true;
-            left.extend(known.listeners.iter().filter(|it| !it.never()).cloned());
-        }
-        drop(published);
-        // This thread must go on to answer. Without another one the connections wait for this process to accept.
-        let shared = self.clone();
-        if left.iter().any(|listener| listener.queued().is_none_or(|queued| !queued.is_empty())) {
-            let _ = serve("busypoll/peers", move || shared.give_back(&left));
-        }
     }
 
     /// The connections that wait at these listeners, which take no others, become the kernel's.
@@ -519,32 +588,45 @@ impl Shared {
     }
 }
 
-/// The names under which a socket of this kind that receives at `remote` may be published, the most specific first.
-pub(super) fn names_for(kind: &'static str, remote: SocketAddr) -> impl Iterator<Item = String> {
+/// The addresses at which a socket that receives at `remote` may be bound, the most specific first.
+fn addresses_for(remote: SocketAddr) -> impl Iterator<Item = IpAddr> {
     let remote = canonical(remote);
     let any4 = remote.is_ipv4().then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let addresses = [Some(remote.ip()), any4, Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))];
-    let at = move |ip| name_of(kind, SocketAddr::new(ip, remote.port()));
-    addresses.into_iter().flatten().map(at)
+    [Some(remote.ip()), any4, Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))].into_iter().flatten()
 }
 
-/// The process that has published `address` shares it with this one from now on.
-fn share_with_owner(address: SocketAddr) {
-    if let Ok((_, pid)) = cable::dial(&name_of(TCP, address), PATIENCE)
-        && pid != 0
-        && pid.cast_unsigned() != std::process::id()
-    {
-        let _ = ask(pid.cast_unsigned(), SHARED, (address, address), HAND_OVER_PATIENCE);
-    }
+/// The names under which a socket of this kind that receives at `remote` may be published, the most specific first.
+pub(super) fn names_for(kind: &'static str, remote: SocketAddr) -> impl Iterator<Item = String> {
+    addresses_for(remote).map(move |ip| name_of(kind, SocketAddr::new(ip, remote.port())))
 }
 
 /// Sends a request about a connection with these ends, local and remote, to a process; each step may take so long.
 fn ask(
     pid: u32,
     kind: u8,
-    (local, remote): (SocketAddr, SocketAddr),
+    ends: (SocketAddr, SocketAddr),
     patience: Duration,
 ) -> io::Result<Answer> {
+    let socket = request(pid, kind, ends, patience)?;
+    let mut answer = [0; 9];
+    match (message::receive(socket.as_fd(), &mut answer)?.0, answer) {
+        (1, [DONE, ..]) => Ok(Answer::Done),
+        (9, [NOT_ACCEPTED, next @ .., l0, l1, l2, l3]) => {
+            let (next, len) = (u32::from_ne_bytes(next), u32::from_ne_bytes([l0, l1, l2, l3]));
+            receive_parts(&socket, len as usize)
+                .map(|data| Answer::NotAccepted(Received { next, data }))
+        }
+        _ => Ok(Answer::NotNow),
+    }
+}
+
+/// Sends the request. Returns the connection, over which the answer comes.
+fn request(
+    pid: u32,
+    kind: u8,
+    (local, remote): (SocketAddr, SocketAddr),
+    patience: Duration,
+) -> io::Result<OwnedFd> {
     // Zero would be no limit.
     let patience = patience.max(Duration::from_millis(1));
     let socket = unix::connect(&control_name(pid), libc::SOCK_SEQPACKET, patience)?;
@@ -557,16 +639,7 @@ fn ask(
     write(local, &mut request[1..19]);
     write(remote, &mut request[19..]);
     message::send(socket.as_fd(), &request, &[], 0)?;
-    let mut answer = [0; 9];
-    match (message::receive(socket.as_fd(), &mut answer)?.0, answer) {
-        (1, [DONE, ..]) => Ok(Answer::Done),
-        (9, [NOT_ACCEPTED, next @ .., l0, l1, l2, l3]) => {
-            let (next, len) = (u32::from_ne_bytes(next), u32::from_ne_bytes([l0, l1, l2, l3]));
-            receive_parts(&socket, len as usize)
-                .map(|data| Answer::NotAccepted(Received { next, data }))
-        }
-        _ => Ok(Answer::NotNow),
-    }
+    Ok(socket)
 }
 
 fn receive_parts(socket: &OwnedFd, len: usize) -> io::Result<Vec<u8>> {
@@ -630,17 +703,18 @@ impl Host {
         Ok(())
     }
 
-    /// The link to the process that accepts connections to `remote`, an address of this machine; `None`: the kernel
-    /// makes the connection.
+    /// The way to a process that accepts connections to `remote`, an address of this machine; `None`: the kernel makes
+    /// the connection.
     #[doc(hidden)]
-    pub fn link_to(&self, remote: SocketAddr) -> Option<Link> {
-        self.peers()?.link_to(self, remote)
+    pub fn way_to(&self, remote: SocketAddr) -> Option<ProcessWay> {
+        self.peers()?.way_to(self, remote)
     }
 
-    /// A connection over `link` was refused, or, if `is_refused` is false, not answered.
+    /// A connection this way was refused, or, if `is_refused` is false, not answered. Returns whether another process may
+    /// take it.
     #[doc(hidden)]
-    pub fn forget_link(&self, link: Link, is_refused: bool) {
-        self.peers().into_iter().for_each(|peers| peers.forget(link, is_refused));
+    pub fn is_no_way(&self, way: &ProcessWay, remote: SocketAddr, is_refused: bool) -> bool {
+        self.peers().is_some_and(|peers| peers.is_no_way(way, remote, is_refused))
     }
 
     /// Before this process forks, or executes a program: connections over links that it has not accepted become the

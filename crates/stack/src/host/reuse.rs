@@ -55,7 +55,7 @@ impl Companion {
     /// of other processes, come through the kernel.
     pub(super) fn name_process(&self) {
         let Ok(before) = priority(&self.socket) else { return };
-        let steering = self.state.shared.iter().filter_map(|shared| shared.steering.as_ref());
+        let steering = self.state.shared().iter().filter_map(|shared| shared.steering.as_ref());
         let mut named = steering.map(|steering| steering.priority(before));
         let Some(Some(first)) = named.next() else { return };
         // On another interface the process may have another slot.

@@ -44,7 +44,7 @@ impl State {
         let covers = Steered::new(TCP, local, only_v6);
         let mut take_over = TakeOver { number, port: local.port(), at: Vec::new() };
         for (on, ip) in self.addresses().filter(|(_, ip)| covers.covers(*ip)) {
-            let Some(steering) = &self.shared[on].steering else { continue };
+            let Some(steering) = &self.shared()[on].steering else { continue };
             take_over.at.push(ip);
             let at = SocketAddr::new(ip, local.port());
             if let Err(error) = steering.begin_take_over(at, number) {

@@ -152,7 +152,9 @@ impl Inet {
         let topology = self.topology();
         let broadcast = |iface: &super::Interface| matches!(address, IpAddr::V4(v4) if v4.is_broadcast() || iface.is_broadcast(v4));
         let mut interfaces = topology.interfaces.iter();
-        interfaces.any(|iface| iface.kernel().is_some() || iface.has(address) || broadcast(iface))
+        topology.is_kernels
+            || interfaces
+                .any(|iface| iface.kernel().is_some() || iface.has(address) || broadcast(iface))
     }
 }
 

@@ -171,6 +171,8 @@ pub struct Inet {
 #[derive(Debug, Default)]
 struct Topology {
     interfaces: Vec<Arc<Interface>>,
+    /// The machine's addresses are the kernel's, also before an interface is shared with it.
+    is_kernels: bool,
     /// The links to processes of this machine; they have no addresses and no routes of their own.
     links: Vec<Arc<Interface>>,
     routes: Routes,
@@ -244,6 +246,11 @@ impl Inet {
             wake_by,
             ledger,
         })
+    }
+
+    /// The machine's addresses are the kernel's: what no interface and no link carries is sent by it.
+    pub(crate) fn share_machine(&self) {
+        self.change(|topology| topology.is_kernels = true);
     }
 
     #[inline]

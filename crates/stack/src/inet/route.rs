@@ -88,7 +88,7 @@ impl Inet {
         scope: u32,
     ) -> Result<RouteResult, SendError> {
         let topology = self.topology();
-        let shared = topology.shared().next().is_some();
+        let shared = topology.is_kernels || topology.shared().next().is_some();
         // RFC 1122 section 3.2.1.3 (g): 127/8 never leaves the host, nor does ::1 (RFC 4291 section 2.5.3);
         // 0.0.0.0 and :: are this host (ip(7)).
         let inside = destination.is_loopback() || destination.is_unspecified();
@@ -189,7 +189,8 @@ impl Inet {
                 topology.interfaces.iter().find(has_family).or(topology.interfaces.first())
             })
         };
-        let iface = iface.ok_or(SendError::NoRoute)?;
+        let none = if topology.is_kernels { SendError::UseKernel } else { SendError::NoRoute };
+        let iface = iface.ok_or(none)?;
         // On a shared interface the kernel handles broadcast and multicast.
         if let Some(tables) = iface.kernel() {
             let IpAddr::V6(address) = destination else { return Err(SendError::UseKernel) };

@@ -7,11 +7,13 @@
 //! | message | meaning |
 //! |---|---|
 //! | `prepare WORD` | take the interface: a claim may follow; not answered |
-//! | `claim WORD` | grant me the interface |
+//! | `watch WORD` | list my sockets; I may claim the interface later |
+//! | `claim WORD` | grant me the interface; with the ledger, if it has one |
 //! | `repair HOW WORD` | set `TCP_REPAIR` of the socket sent along, which takes CAP_NET_ADMIN |
 //! | `priority VALUE WORD` | set `SO_PRIORITY` of the socket sent along, to a value that names a slot |
-//! | `join PID` | grant it to that process, whose pidfd is sent along; of the guard of another run |
+//! | `join PID` | grant it to that process, whose pidfd is sent along, and its ledger; of the guard of another run |
 //! | `list` | show me what you guard; answered to the user that started the guard, and to root |
+//! | `W…` | watched: the ledger to write, and ICMP sockets |
 //! | `G…` | granted: the ledger to write, ICMP sockets, and the [`Grant`] |
 //! | `J` | another guard answers, over the connection sent along |
 //! | `L…` | the ledgers of the processes that have the interface, and their pidfds; then the connection ends |
@@ -59,6 +61,17 @@ pub struct Lease {
     pub icmp: IcmpSockets,
 }
 
+/// What a process has of a guard that watches it.
+#[derive(Debug)]
+pub struct Watched {
+    /// The ledger to write, so that the process's sockets are listed.
+    pub ledger: Arc<Ledger>,
+    /// Sockets that receive ICMP errors.
+    pub icmp: IcmpSockets,
+    /// It is watched for as long as this is open.
+    pub connection: OwnedFd,
+}
+
 /// A guard's answer to a claim.
 #[derive(Debug)]
 pub enum Answer {
@@ -75,10 +88,12 @@ pub enum Answer {
 pub enum Request {
     /// Take the interface. With the secret word.
     Prepare(String),
-    /// Grant the interface. With the secret word.
-    Claim(String),
-    /// Grant the interface to a process of another run: its PID and its pidfd.
-    Join(i32, OwnedFd),
+    /// List the process's sockets. With the secret word.
+    Watch(String),
+    /// Grant the interface. With the secret word, and the process's ledger if it is watched.
+    Claim(String, Option<OwnedFd>),
+    /// Grant the interface to a process of another run: its PID, its pidfd, and its ledger if it has one.
+    Join(i32, OwnedFd, Option<OwnedFd>),
     /// Show what is guarded.
     List,
     /// Set `TCP_REPAIR` of a socket to a value. With the secret word.
@@ -87,22 +102,71 @@ pub enum Request {
     Priority(String, u32, OwnedFd),
 }
 
-/// Claims the interface from the guard at `address`. Each received descriptor passes through `keep`, so that the caller
-/// can move it to another number.
+/// Claims the interface from the guard at `address`, with the ledger of a process that is [watched](watch). Each received
+/// descriptor passes through `keep`, so that the caller can move it to another number.
 ///
 /// # Errors
 /// No guard listens, or its answer is not understood; `TimedOut` if it does not answer.
-pub fn claim(address: &str, mut keep: impl FnMut(OwnedFd) -> OwnedFd) -> io::Result<Answer> {
+pub fn claim(
+    address: &str,
+    ledger: Option<&Ledger>,
+    mut keep: impl FnMut(OwnedFd) -> OwnedFd,
+) -> io::Result<Answer> {
+    repeated(address, |name, word| claim_once(name, word, ledger, &mut keep))
+}
+
+/// Asks the guard at `address` to list this process's sockets. `Err` with the reason, if it refuses.
+///
+/// # Errors
+/// As [`claim`].
+pub fn watch(
+    address: &str,
+    mut keep: impl FnMut(OwnedFd) -> OwnedFd,
+) -> io::Result<Result<Watched, String>> {
+    repeated(address, |name, word| {
+        let connection = keep(connect(name, CLAIM_TIMEOUT)?);
+        send(&connection, format!("watch {word}").as_bytes(), &[])?;
+        let until = Some(Instant::now() + CLAIM_TIMEOUT);
+        let (bytes, descriptors) = receive(&connection, until).map_err(as_timed_out)?;
+        let (kind, rest) = bytes.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
+        match (kind, rest) {
+            (b'W', [has_v6]) => {
+                let mut descriptors = descriptors.into_iter().map(&mut keep);
+                let (ledger, icmp) = ledger_and_icmp(*has_v6, &mut descriptors)?;
+                Ok(Ok(Watched { ledger, icmp, connection }))
+            }
+            (b'F', why) => Ok(Err(String::from_utf8_lossy(why).into_owned())),
+            _ => Err(nonsense()),
+        }
+    })
+}
+
+/// Makes a request to the guard at `address` again if the guard has closed the connection.
+fn repeated<T>(address: &str, mut ask: impl FnMut(&str, &str) -> io::Result<T>) -> io::Result<T> {
     let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
-    let until = Some(Instant::now() + CLAIM_TIMEOUT);
     let mut left = MAX_CLAIMS;
     loop {
         left -= 1;
-        match claim_once((name, word), until, &mut keep) {
+        match ask(name, word) {
             Err(error) if left > 0 && is_closed(&error) => {}
             answered => return answered,
         }
     }
+}
+
+fn nonsense() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the guard's answer is malformed")
+}
+
+fn ledger_and_icmp(
+    has_v6: u8,
+    descriptors: &mut impl Iterator<Item = OwnedFd>,
+) -> io::Result<(Arc<Ledger>, IcmpSockets)> {
+    let mut next = || descriptors.next().ok_or_else(nonsense);
+    let ledger = Arc::new(Ledger::open(next()?)?);
+    let v4 = next()?;
+    let v6 = if has_v6 == 1 { Some(next()?) } else { None };
+    Ok((ledger, IcmpSockets { v4, v6 }))
 }
 
 /// Whether the guard has closed the connection without an answer.
@@ -112,31 +176,27 @@ fn is_closed(error: &io::Error) -> bool {
 }
 
 fn claim_once(
-    (name, word): (&str, &str),
-    until: Option<Instant>,
+    name: &str,
+    word: &str,
+    ledger: Option<&Ledger>,
     mut keep: impl FnMut(OwnedFd) -> OwnedFd,
 ) -> io::Result<Answer> {
+    let until = Some(Instant::now() + CLAIM_TIMEOUT);
     let mut connection = keep(connect(name, CLAIM_TIMEOUT)?);
-    send(&connection, format!("claim {word}").as_bytes(), &[])?;
+    let memory = ledger.map(|ledger| ledger.memory().as_raw_fd());
+    send(&connection, format!("claim {word}").as_bytes(), memory.as_slice())?;
     let (mut bytes, mut descriptors) = receive(&connection, until).map_err(as_timed_out)?;
     if bytes == b"J" {
         connection = keep(descriptors.pop().ok_or(io::ErrorKind::UnexpectedEof)?);
         (bytes, descriptors) = receive(&connection, until).map_err(as_timed_out)?;
     }
-    let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "the guard's answer is malformed");
     let (kind, rest) = bytes.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(match kind {
         b'G' => {
             let mut descriptors = descriptors.into_iter().map(&mut keep);
             let (has_v6, grant) = rest.split_first().ok_or_else(nonsense)?;
-            let ledger = Arc::new(Ledger::open(descriptors.next().ok_or_else(nonsense)?)?);
-            let v4 = descriptors.next().ok_or_else(nonsense)?;
-            let v6 = match has_v6 {
-                1 => Some(descriptors.next().ok_or_else(nonsense)?),
-                _ => None,
-            };
+            let (ledger, icmp) = ledger_and_icmp(*has_v6, &mut descriptors)?;
             let grant = Grant::from_parts(grant, descriptors.collect()).ok_or_else(nonsense)?;
-            let icmp = IcmpSockets { v4, v6 };
             Answer::Granted(Box::new(Lease { grant, ledger, icmp }), connection)
         }
         b'O' => {
@@ -215,9 +275,15 @@ pub fn on_end(connection: OwnedFd, said: impl Fn(End) + Send + 'static) -> io::R
 ///
 /// # Errors
 /// No guard of this user or root listens.
-pub fn join(name: &str, pid: i32, process: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub fn join(
+    name: &str,
+    pid: i32,
+    process: BorrowedFd<'_>,
+    ledger: Option<BorrowedFd<'_>>,
+) -> io::Result<OwnedFd> {
     let connection = connect(name, CLAIM_TIMEOUT)?;
-    send(&connection, format!("join {pid}").as_bytes(), &[process.as_raw_fd()])?;
+    let descriptors = Vec::from_iter([process].iter().chain(&ledger).map(AsRawFd::as_raw_fd));
+    send(&connection, format!("join {pid}").as_bytes(), &descriptors)?;
     Ok(connection)
 }
 
@@ -292,6 +358,16 @@ pub fn answer_granted(
     send(connection, &bytes, &descriptors)
 }
 
+/// In the guard: the process is watched.
+///
+/// # Errors
+/// The process has ended.
+pub fn answer_watched(connection: &OwnedFd, ledger: &Ledger, icmp: &IcmpSockets) -> io::Result<()> {
+    let mut descriptors = vec![ledger.memory().as_raw_fd(), icmp.v4.as_raw_fd()];
+    descriptors.extend(icmp.v6.as_ref().map(AsRawFd::as_raw_fd));
+    send(connection, &[b'W', u8::from(icmp.v6.is_some())], &descriptors)
+}
+
 /// In the guard: notifies the process that has the interface that it no longer exists.
 ///
 /// # Errors
@@ -360,10 +436,14 @@ pub fn receive_request(connection: &OwnedFd) -> io::Result<Option<Request>> {
     Ok(match (words.next(), words.next(), words.next()) {
         (Some("list"), None, None) => Some(Request::List),
         (Some("prepare"), Some(word), None) => Some(Request::Prepare(word.to_owned())),
-        (Some("claim"), Some(word), None) => Some(Request::Claim(word.to_owned())),
+        (Some("watch"), Some(word), None) => Some(Request::Watch(word.to_owned())),
+        (Some("claim"), Some(word), None) => {
+            Some(Request::Claim(word.to_owned(), descriptors.into_iter().next()))
+        }
         (Some("join"), Some(pid), None) => {
-            let pid = pid.parse().ok().zip(descriptors.into_iter().next());
-            pid.map(|(pid, process)| Request::Join(pid, process))
+            let mut descriptors = descriptors.into_iter();
+            let pid = pid.parse().ok().zip(descriptors.next());
+            pid.map(|(pid, process)| Request::Join(pid, process, descriptors.next()))
         }
         (Some("repair"), Some(how), Some(word)) => {
             let how = how.parse().ok().zip(descriptors.into_iter().next());
@@ -404,7 +484,7 @@ mod tests {
             for at in 0..2 {
                 let connection = soon(|| accept(listener.as_fd()));
                 let request = soon(|| receive_request(&connection));
-                assert!(matches!(request, Some(Request::Claim(word)) if word == "secret"));
+                assert!(matches!(request, Some(Request::Claim(word, None)) if word == "secret"));
                 match at {
                     0 => answer_refused(&connection, "it is raining").unwrap(),
                     _ => answer_owned(&connection, 4711).unwrap(),
@@ -412,11 +492,11 @@ mod tests {
             }
         });
         let address = format!("{name}/secret");
-        let claim = || super::claim(&address, |fd| fd).unwrap();
+        let claim = || super::claim(&address, None, |fd| fd).unwrap();
         assert!(matches!(claim(), Answer::Refused(why) if why == "it is raining"));
         assert!(matches!(claim(), Answer::OwnedBy(4711)));
         guard.join().unwrap();
-        assert!(super::claim(&address, |fd| fd).is_err(), "the listener is closed");
+        assert!(super::claim(&address, None, |fd| fd).is_err(), "the listener is closed");
     }
 
     /// A guard closes a connection without a request after a while, for example that of a stopped process.
@@ -427,15 +507,15 @@ mod tests {
         let guard = thread::spawn(move || {
             drop(soon(|| accept(listener.as_fd())));
             let connection = soon(|| accept(listener.as_fd()));
-            assert!(matches!(soon(|| receive_request(&connection)), Some(Request::Claim(_))));
+            assert!(matches!(soon(|| receive_request(&connection)), Some(Request::Claim(..))));
             answer_owned(&connection, 4711).unwrap();
             listener
         });
         let address = format!("{name}/secret");
-        assert!(matches!(claim(&address, |fd| fd).unwrap(), Answer::OwnedBy(4711)));
+        assert!(matches!(claim(&address, None, |fd| fd).unwrap(), Answer::OwnedBy(4711)));
         // The claim is not repeated for ever.
         let listener = guard.join().unwrap();
-        let claiming = thread::spawn(move || claim(&address, |fd| fd));
+        let claiming = thread::spawn(move || claim(&address, None, |fd| fd));
         while !claiming.is_finished() {
             sys::poll(listener.as_raw_fd(), Some(Duration::from_millis(10)));
             drop(accept(listener.as_fd()));
@@ -520,7 +600,7 @@ mod tests {
         };
         let _forged = forged.join().unwrap();
         let listed = list(&name).map(drop).unwrap_err();
-        let claimed = super::claim(&format!("{name}/word"), |fd| fd).map(drop).unwrap_err();
+        let claimed = super::claim(&format!("{name}/word"), None, |fd| fd).map(drop).unwrap_err();
         for error in [listed, claimed] {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
         }

@@ -103,9 +103,24 @@ pub fn poll_with_kernel_fds<E: Entry>(
     }
     let Ok(mut contexts) = CONTEXTS.lend(&LAST, || Ok::<_, Infallible>(Vec::new()));
     collect_contexts(fds, &mut contexts);
+    let is_counted = timeout != Some(Duration::ZERO) && count_wait(fds, true);
     let result = wait(fds, micros, timeout, &contexts, kernel_fds);
+    if is_counted {
+        count_wait(fds, false);
+    }
     contexts.clear();
     result
+}
+
+/// A wait begins, or ends, for those sources that count it. Returns whether any does.
+fn count_wait<E: Entry>(fds: &[E], begins: bool) -> bool {
+    let counts = |fd: &&E| fd.events().has(Events::READABLE) && fd.source().counts_waits();
+    let mut any = false;
+    for fd in fds.iter().filter(counts) {
+        fd.source().waits(begins);
+        any = true;
+    }
+    any
 }
 
 /// The memory of one wait serves the next.

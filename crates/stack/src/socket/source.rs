@@ -77,6 +77,14 @@ pub trait Source: Send + Sync {
         }
     }
 
+    /// Whether other processes learn of the threads that wait for it to be readable.
+    fn counts_waits(&self) -> bool {
+        false
+    }
+
+    /// A thread begins, or ends, such a wait.
+    fn waits(&self, _begins: bool) {}
+
     /// Notifies `watch` of every event from now on.
     fn watch(&self, watch: Arc<dyn Watch>);
 

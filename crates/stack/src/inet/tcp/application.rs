@@ -178,6 +178,11 @@ impl Flow {
         self.call(pass, |connection, now| connection.abort(now));
     }
 
+    /// Gives up connecting over a link: the process at its other end does not accept the connection any more.
+    pub(crate) fn give_up(&self, pass: &mut Pass<'_>) {
+        self.core.give_up(&self.inet, pass);
+    }
+
     /// The present readiness.
     pub fn ready(&self) -> Ready {
         self.core.lock().connection.ready()

@@ -573,6 +573,11 @@ impl Connection {
         self.end();
     }
 
+    /// The number after our SYN, before anything else is sent.
+    pub(super) fn syn_end(&self) -> Seq {
+        self.snd_una + 1
+    }
+
     #[cold]
     pub(super) fn count(&self, count: Count) {
         self.shared.counters.add(count);

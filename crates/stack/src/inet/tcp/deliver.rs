@@ -139,10 +139,9 @@ impl Inet {
         pass: &mut Pass<'_>,
     ) {
         let pick = Pick { hash: self.tcp.secrets.pick(&tuple), queue: arrival.queue };
-        let listener = self.tcp.table.listener(&tuple, pick);
         let takes =
-            |it: &Arc<Listener>| arrival.link() == 0 || it.takes_links() && !arrival.is_closing();
-        let Some(listener) = listener.filter(takes) else {
+            |it: &Listener| arrival.link() == 0 || it.takes_links() && !arrival.is_closing();
+        let Some(listener) = self.tcp.table.listener(&tuple, pick, takes) else {
             // TIME_WAIT ends only if the new connection can begin.
             return self.tcp_refuse(&tuple, segment, arrival, pass);
         };

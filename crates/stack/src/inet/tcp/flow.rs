@@ -8,11 +8,11 @@
 use super::{
     PortRef, Ready, TcpEndpoint,
     claims::FlowClaim,
-    connection::{Connection, NEVER, State as Phase},
+    connection::{Connection, NEVER, Outgoing, State as Phase},
     emit,
     plain::{PLAIN_LEN, Plain},
     predicted_frame::FrameKey,
-    segment::Segment,
+    segment::{Flags, Segment},
     seq::Seq,
     state::Timer,
     table::Entry,
@@ -160,6 +160,37 @@ impl Core {
         *now = (*now).max(state.latest);
         state.latest = *now;
         state
+    }
+
+    /// The listener's process has accepted it when only the SYN had come. `ack` stands for the client's answer to
+    /// `syn_ack`: over a link both arrive.
+    pub(super) fn answer_offer(
+        self: &Arc<Core>,
+        inet: &Inet,
+        ack: &Segment<'_>,
+        syn_ack: Outgoing<'static>,
+        pass: &mut Pass<'_>,
+    ) {
+        let mut state = self.enter(pass);
+        state.connection.established(ack, pass.now);
+        if let Some(path) = &state.path {
+            inet.tcp_send_bare(path, &self.tuple, syn_ack, pass.now);
+        }
+        self.finish(state, inet, pass);
+    }
+
+    /// Gives up connecting: unlike after a timeout the peer learns of it, and its process does not accept the connection.
+    pub(super) fn give_up(self: &Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
+        let mut state = self.enter(pass);
+        if let Some(path) =
+            state.path.as_ref().filter(|_| state.connection.state() == Phase::SynSent)
+        {
+            let seq = state.connection.syn_end();
+            let reset = Segment { seq, flags: Flags::RST, ..Segment::default() };
+            inet.tcp_send_bare(path, &self.tuple, reset, pass.now);
+        }
+        state.connection.abort(pass.now);
+        self.finish(state, inet, pass);
     }
 
     /// Processes a segment. False if the flow has left the table.
@@ -755,11 +786,13 @@ impl Inet {
         self.tcp.table.len()
     }
 
-    /// Resets the connections over `iface`, whose link has ended. Handshakes of listeners end by their timers.
+    /// Resets the connections over `iface`, whose link has ended.
     pub(in crate::inet) fn tcp_end_link(&self, iface: &Interface, pass: &mut Pass<'_>) {
         for (_, entry) in self.tcp.table.all() {
-            if let Entry::Flow(core) = entry {
-                core.end_link(iface, self, pass);
+            match entry {
+                Entry::Flow(core) => core.end_link(iface, self, pass),
+                Entry::SynQueue(handshake) => handshake.end_link(iface, self),
+                Entry::TimeWait(_) => {}
             }
         }
     }

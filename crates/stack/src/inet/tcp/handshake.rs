@@ -318,6 +318,8 @@ pub struct Request {
     /// The window and the MSS that we announced.
     window: u16,
     mss: u16,
+    /// The window of its SYN.
+    peer_window: u16,
     answered_at: Option<Instant>,
     /// The start of the timeout that ends at [`Request::deadline`].
     waits_from: Instant,
@@ -371,6 +373,7 @@ impl Request {
             syn_state: SynState::new(now),
             window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
             mss: clamp_mss(start.mss, options),
+            peer_window: syn.window,
             answered_at: None,
             waits_from: now,
             defer: timeouts_for(options.defer_accept, config).0,
@@ -402,6 +405,7 @@ impl Request {
             syn_state,
             window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
             mss: clamp_mss(start.mss, options),
+            peer_window: ack.window,
             answered_at: None,
             waits_from: now,
             // With a cookie there was no request to defer.
@@ -443,6 +447,20 @@ impl Request {
             ..Segment::default()
         };
         Outgoing { segment, ..Outgoing::default() }
+    }
+
+    /// The answer to the [SYN-ACK](Request::syn_ack), with the window of the peer's SYN.
+    pub(super) fn ack_over_link(&self) -> Segment<'static> {
+        // The window of a segment with SYN is not scaled.
+        let flags = Flags::SYN | Flags::ACK;
+        let window = self.peer_window;
+        Segment { seq: self.irs, ack: self.iss + 1, flags, window, ..Segment::default() }
+    }
+
+    /// The RST in place of the SYN-ACK.
+    pub(super) fn refusal(&self) -> Segment<'static> {
+        let flags = Flags::RST | Flags::ACK;
+        Segment { ack: self.irs + 1, flags, ..Segment::default() }
     }
 
     fn timestamps(&self, now: Instant) -> Options {

@@ -5,6 +5,8 @@ use super::{
     Config, Flow, PortRef, Ready, TcpEndpoint, TcpOptions,
     claims::{Claim, Claims, FlowClaim, Kind, candidates},
     flow::{Core, DeferredClose},
+    request::SynQueueEntry,
+    waited::{WaitWord, Waited},
 };
 use crate::{
     inet::{EPHEMERAL, Inet, Pass, PathOptions, input::Arrival},
@@ -29,6 +31,9 @@ const WAITS: u32 = 1;
 const ACCEPTS: u32 = 2;
 /// Not even when its process accepts: others do so as well.
 const NEVER: u32 = 3;
+/// While a thread of its process waits, as other processes wait there, too. Such a connection is offered: its handshake
+/// goes on when the process accepts it, and until then its client may go elsewhere.
+const SHARED: u32 = 4;
 
 /// How long after the last cookie was sent one may come back (`TCP_SYNCOOKIE_VALID`).
 const COOKIES_VALID: Duration = Duration::from_secs(120);
@@ -76,6 +81,7 @@ pub(super) struct Listener {
     endpoint: Arc<dyn TcpEndpoint>,
     /// Whether it accepts connections over links to processes of this machine.
     takes_links: AtomicU32,
+    waited: Waited,
     state: Mutex<State>,
 }
 
@@ -88,11 +94,19 @@ struct State {
     /// Connections in the accept queue, or about to be.
     reserved: u32,
     queue: VecDeque<Arc<Core>>,
+    /// Connections over links that are offered.
+    offers: VecDeque<Offer>,
     cookie_at: Option<Instant>,
     port_ref: Option<PortRef>,
     closed: bool,
     /// The entry in the host's ledger.
     ledger_entry: Option<LedgerSlot>,
+}
+
+/// A connection that waits for the process to accept it.
+struct Offer {
+    handshake: Arc<SynQueueEntry>,
+    since: Instant,
 }
 
 impl State {
@@ -128,8 +142,37 @@ impl Listener {
         (state.tcp, state.path)
     }
 
+    /// Whether it takes a connection over a link now.
     pub(super) fn takes_links(&self) -> bool {
-        matches!(self.takes_links.load(Ordering::Relaxed), WAITS | ACCEPTS)
+        match self.takes_links.load(Ordering::Relaxed) {
+            WAITS | ACCEPTS => true,
+            SHARED => self.waited.can_take() > 0,
+            _ => false,
+        }
+    }
+
+    /// Whether other processes wait for connections at its address, too.
+    pub(super) fn is_shared(&self) -> bool {
+        self.takes_links.load(Ordering::Relaxed) == SHARED
+    }
+
+    /// Offers a connection to its process. False: it is closed.
+    pub(super) fn offer(&self, handshake: &Arc<SynQueueEntry>, pass: &mut Pass<'_>) -> bool {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return false;
+        }
+        state.offers.push_back(Offer { handshake: handshake.clone(), since: pass.now });
+        self.waited.set_offers(state.offers.len());
+        self.endpoint.changed(Ready::READABLE, pass.napi, pass);
+        true
+    }
+
+    /// The client of this offer has gone.
+    pub(super) fn withdraw(&self, handshake: &Arc<SynQueueEntry>) {
+        let mut state = lock(&self.state);
+        state.offers.retain(|offer| !Arc::ptr_eq(&offer.handshake, handshake));
+        self.waited.set_offers(state.offers.len());
     }
 
     /// The options of a connection to it that begins with this segment.
@@ -277,6 +320,7 @@ impl Inet {
             syn_queue_len: 0,
             reserved: 0,
             queue: VecDeque::new(),
+            offers: VecDeque::new(),
             cookie_at: None,
             port_ref,
             closed: false,
@@ -285,7 +329,8 @@ impl Inet {
         state.update_ledger();
         let by_queue = options.by_queue;
         let (takes_links, state) = (AtomicU32::new(ACCEPTS), Mutex::new(state));
-        let listener = Arc::new(Listener { claim, by_queue, endpoint, takes_links, state });
+        let waited = Waited::default();
+        let listener = Arc::new(Listener { claim, by_queue, endpoint, takes_links, waited, state });
         self.tcp.table.listen(&listener);
         drop(claims);
         Ok(Listening { listener, inet: self.clone() })
@@ -352,7 +397,32 @@ impl Listening {
 
     /// How many connections wait to be accepted.
     pub fn queued(&self) -> usize {
-        lock(&self.listener.state).queue.len()
+        let state = lock(&self.listener.state);
+        state.queue.len() + state.offers.len()
+    }
+
+    /// How long the oldest offer has waited; `None`: there is none.
+    pub(crate) fn offered_for(&self, now: Instant) -> Option<Duration> {
+        lock(&self.listener.state).offers.front().map(|offer| now - offer.since)
+    }
+
+    /// Accepts the connection that was offered first.
+    pub(crate) fn accept_offer(&self, pass: &mut Pass<'_>) -> Option<Flow> {
+        loop {
+            let mut state = lock(&self.listener.state);
+            let offer = state.offers.pop_front()?;
+            self.listener.waited.set_offers(state.offers.len());
+            // The lock of a handshake comes before it.
+            drop(state);
+            if let Some(core) = offer.handshake.accept(&self.inet, pass) {
+                return Some(Flow::new(core, self.inet.clone()));
+            }
+        }
+    }
+
+    /// A thread of this process begins, or ends, a wait for connections.
+    pub(crate) fn waits(&self, begins: bool) {
+        self.listener.waited.waits(begins);
     }
 
     /// `listen` called again: another backlog.
@@ -395,10 +465,21 @@ impl TakesLinks {
         self.change(WAITS, NO) || always && self.change(ACCEPTS, NO)
     }
 
-    /// It does not accept over links from now on. Returns whether its process has accepted before.
-    pub(crate) fn never(&self) -> bool {
-        let listener = self.0.upgrade();
-        listener.is_some_and(|it| it.takes_links.swap(NEVER, Ordering::Relaxed) == ACCEPTS)
+    /// It does not accept over links from now on.
+    pub(crate) fn never(&self) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.takes_links.store(NEVER, Ordering::Relaxed);
+            listener.waited.unshare();
+        }
+    }
+
+    /// Other processes wait at its address, too: from now on it accepts over links while a thread of its process waits,
+    /// and `word` says whether one does.
+    pub(crate) fn share(&self, word: Arc<dyn WaitWord>) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.takes_links.store(SHARED, Ordering::Relaxed);
+            listener.waited.share(word);
+        }
     }
 
     pub(crate) fn is_same(&self, other: &TakesLinks) -> bool {
@@ -475,7 +556,10 @@ impl Listening {
         let mut state = lock(&self.listener.state);
         state.ledger_entry = None;
         let (queue, port_ref) = (std::mem::take(&mut state.queue), state.port_ref.take());
+        let offers = std::mem::take(&mut state.offers);
         drop(state);
+        let now = crate::time::now();
+        offers.iter().for_each(|offer| offer.handshake.refuse(&self.inet, now));
         for core in queue {
             core.close_later(DeferredClose::Abort, &self.inet);
         }

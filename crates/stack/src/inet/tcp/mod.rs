@@ -64,6 +64,7 @@ mod time_wait;
 mod timers;
 pub(super) mod tuple;
 mod urgent;
+mod waited;
 mod wheel;
 
 pub use application::Flow;
@@ -81,6 +82,7 @@ pub use marks::Mark;
 pub use options::CompactOptions;
 pub(crate) use ownership::{Failed, FromKernel, ToKernel, hand_over, take_over};
 pub(super) use state::Tcp;
+pub(crate) use waited::WaitWord;
 
 /// Which congestion control a connection uses (`TCP_CONGESTION`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,9 +15,10 @@ use super::{
     wheel::Handle,
 };
 use crate::{
-    inet::{Count, Inet, Pass, Path, input::Arrival},
+    inet::{Count, Inet, Interface, Pass, Path, input::Arrival},
     memory_pressure::{self, Level},
     sync::{Mutex, lock},
+    time::Instant,
 };
 use std::sync::Arc;
 
@@ -33,6 +34,8 @@ struct State {
     /// `None` once a flow has replaced the entry, or the handshake has failed.
     path: Option<Path>,
     timer: Option<Handle>,
+    /// It is offered to the listener's process, and not answered before that accepts it.
+    is_offer: bool,
 }
 
 /// What became of a segment for a handshake.
@@ -82,9 +85,10 @@ impl Inet {
         if !listener.syn_queue_add() {
             return self.tcp_count(Count::TcpExtListenDrops);
         }
-        let syn_ack = request.syn_ack(pass.now);
+        let is_offer = arrival.link() != 0 && listener.is_shared();
+        let syn_ack = (!is_offer).then(|| request.syn_ack(pass.now));
         let deadline = request.deadline();
-        let state = State { request, path: Some(path), timer: None };
+        let state = State { request, path: Some(path), timer: None, is_offer };
         let listener = listener.clone();
         let handshake = Arc::new(SynQueueEntry { tuple, listener, state: Mutex::new(state) });
         let mut state = lock(&handshake.state);
@@ -96,9 +100,14 @@ impl Inet {
             state.path = None;
             return handshake.listener.syn_queue_remove();
         }
-        if let Some(path) = &state.path {
-            self.tcp_send_bare(path, &tuple, syn_ack, pass.now);
-        }
+        let Some((path, syn_ack)) = state.path.as_ref().zip(syn_ack) else {
+            drop(state);
+            if !handshake.listener.offer(&handshake, pass) {
+                handshake.refuse(self, pass.now);
+            }
+            return;
+        };
+        self.tcp_send_bare(path, &tuple, syn_ack, pass.now);
         let timer = || Timer::SynQueue(handshake.clone());
         state.timer = Some(self.tcp_timer(deadline, None, timer));
     }
@@ -221,6 +230,7 @@ impl SynQueueEntry {
         path.use_queue(arrival);
         match state.request.segment(&inet.tcp.shared, segment, pass.now) {
             Answer::Ignore => {}
+            Answer::SynAck | Answer::Accept if state.is_offer => {}
             Answer::Send(answer) => inet.tcp_send_bare(path, &self.tuple, answer, pass.now),
             Answer::SynAck => {
                 let syn_ack = state.request.syn_ack(pass.now);
@@ -327,6 +337,55 @@ impl SynQueueEntry {
         }
     }
 
+    /// The listener's process accepts what it was offered. `None`: the client has gone elsewhere.
+    pub(super) fn accept(
+        self: &Arc<SynQueueEntry>,
+        inet: &Inet,
+        pass: &mut Pass<'_>,
+    ) -> Option<Arc<Core>> {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        let path = state.path.take()?;
+        let syn_ack = state.request.syn_ack(pass.now);
+        let core = inet.tcp_accepted(&self.listener, self.tuple, &state.request, path, pass);
+        let replaced = inet.tcp.table.replace(
+            self.tuple,
+            &Entry::SynQueue(self.clone()),
+            Entry::Flow(core.clone()),
+        );
+        self.finish(state, inet);
+        if !replaced {
+            // The host is about to be dropped.
+            inet.tcp_release(&self.listener.flow_claim().of(&self.tuple));
+            return None;
+        }
+        let ack = state.request.ack_over_link();
+        drop(guard);
+        core.answer_offer(inet, &ack, syn_ack, pass);
+        Some(core)
+    }
+
+    /// Refuses a connection that is offered.
+    pub(super) fn refuse(self: &Arc<SynQueueEntry>, inet: &Inet, now: Instant) {
+        let mut guard = lock(&self.state);
+        if let Some(path) = &guard.path {
+            inet.tcp_send_bare(path, &self.tuple, guard.request.refusal(), now);
+            self.fail(&mut guard, inet);
+        }
+    }
+
+    /// The link that it came over has ended, and it was not accepted.
+    pub(super) fn end_link(self: &Arc<SynQueueEntry>, iface: &Interface, inet: &Inet) {
+        let mut state = lock(&self.state);
+        if state
+            .path
+            .as_ref()
+            .is_some_and(|path| path.interface().is_some_and(|it| it.link() == iface.link()))
+        {
+            self.fail(&mut state, inet);
+        }
+    }
+
     pub(super) fn forget(self: &Arc<SynQueueEntry>, inet: &Inet) {
         let mut state = lock(&self.state);
         if state.path.is_some() {
@@ -336,6 +395,9 @@ impl SynQueueEntry {
 
     fn fail(self: &Arc<SynQueueEntry>, state: &mut State, inet: &Inet) {
         state.path = None;
+        if state.is_offer {
+            self.listener.withdraw(self);
+        }
         inet.tcp.table.remove(&self.tuple, &Entry::SynQueue(self.clone()));
         self.finish(state, inet);
     }

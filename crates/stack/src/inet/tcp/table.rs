@@ -112,8 +112,13 @@ impl Table {
     }
 
     /// The listener that a new connection at `tuple.local` goes to: listeners at the address itself come before those
-    /// at any, and `pick` selects one of a group.
-    pub(super) fn listener(&self, tuple: &Tuple, pick: Pick) -> Option<Arc<Listener>> {
+    /// at any, and `pick` selects one of a group, or another one if that does not take it.
+    pub(super) fn listener(
+        &self,
+        tuple: &Tuple,
+        pick: Pick,
+        takes: impl Fn(&Listener) -> bool,
+    ) -> Option<Arc<Listener>> {
         let local = tuple.local();
         let any: IpAddr = match local.ip() {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -122,7 +127,8 @@ impl Table {
         let reader = self.listeners.read();
         let group =
             reader.get(&(local.ip(), local.port())).or_else(|| reader.get(&(any, local.port())))?;
-        group.pick(pick).cloned()
+        let picked = group.pick(pick).filter(|listener| takes(listener));
+        picked.or_else(|| group.0.iter().find(|listener| takes(listener))).cloned()
     }
 
     /// Adds a listener. The caller holds the lock of the claims.

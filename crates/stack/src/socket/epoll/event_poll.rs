@@ -5,6 +5,7 @@ use super::EpollEvent;
 use crate::{
     inet::{Context, by_id},
     napi::{NapiId, Waiter, WakeList},
+    pool::{Last, Lent, Pool},
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
         source::Source,
@@ -13,7 +14,10 @@ use crate::{
     word_hash::WordMap,
 };
 use std::{
+    cell::Cell,
     collections::VecDeque,
+    convert::Infallible,
+    ptr,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -30,6 +34,9 @@ pub(super) fn key(source: &Weak<dyn Source>, tag: u64) -> Key {
 #[derive(Debug, Default)]
 pub(super) struct EventPoll {
     pub(super) items: Mutex<WordMap<Key, Arc<Item>>>,
+    /// Those members that count waits.
+    counting: Mutex<Vec<Arc<Item>>>,
+    has_counting: AtomicBool,
     ready: Mutex<Ready>,
     /// The length of the ready list; read without its lock.
     ready_count: AtomicUsize,
@@ -149,6 +156,39 @@ impl Watch for Item {
 }
 
 impl EventPoll {
+    /// A member that counts waits, from the next one on.
+    pub(super) fn add_counting(&self, item: Arc<Item>) {
+        lock(&self.counting).push(item);
+        self.has_counting.store(true, Ordering::Release);
+    }
+
+    /// A member that is removed counts no wait any more.
+    pub(super) fn remove_counting(&self, item: &Arc<Item>) {
+        if self.has_counting.load(Ordering::Acquire) {
+            lock(&self.counting).retain(|known| !Arc::ptr_eq(known, item));
+        }
+    }
+
+    /// A wait begins, for the members that count it; until the returned value is dropped.
+    #[inline]
+    pub(super) fn count_wait(&self) -> Option<CountedWait> {
+        self.has_counting.load(Ordering::Acquire).then(|| self.begin_counted_wait())
+    }
+
+    fn begin_counted_wait(&self) -> CountedWait {
+        let Ok(mut sources) = COUNTED.lend(&LAST_COUNTED, || Ok::<_, Infallible>(Vec::new()));
+        lock(&self.counting).retain(|item| {
+            let source = item.source.upgrade().filter(|source| !source.is_closed());
+            let is_there = source.is_some();
+            if let Some(source) = source.filter(|_| item.interest().has(Events::READABLE)) {
+                source.waits(true);
+                sources.push(source);
+            }
+            is_there
+        });
+        CountedWait(sources)
+    }
+
     /// Puts an item on the ready list and a sleeper, removed from its queue, on `wake`. True if a thread waits here
     /// that will find the item.
     fn enqueue(&self, item: Arc<Item>, napi: Option<NapiId>, wake: &mut WakeList) -> bool {
@@ -324,6 +364,20 @@ impl EventPoll {
         for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
             watch.closed();
         }
+    }
+}
+
+/// The memory of one wait serves the next.
+static COUNTED: Pool<Vec<Arc<dyn Source>>> = Pool::new();
+
+thread_local!(static LAST_COUNTED: Last<Vec<Arc<dyn Source>>> = const { Cell::new(ptr::null()) });
+
+/// The members that have counted a wait.
+pub(super) struct CountedWait(Lent<Vec<Arc<dyn Source>>>);
+
+impl Drop for CountedWait {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|source| source.waits(false));
     }
 }
 

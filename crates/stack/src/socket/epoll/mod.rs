@@ -115,6 +115,9 @@ impl Epoll {
         items.insert(key, item.clone());
         drop(items);
         source.watch(item.clone());
+        if source.counts_waits() {
+            self.set.add_counting(item.clone());
+        }
         if let Some(napi) = source.napi() {
             item.mark_napi(&self.set, napi);
         }
@@ -171,6 +174,7 @@ impl Epoll {
         let item = self.member(source, tag)?;
         item.clear_interest();
         lock(&self.set.items).remove(&key(&item.source, tag));
+        self.set.remove_counting(&item);
         let watch: Arc<dyn Watch> = item;
         source.unwatch(&watch);
         Ok(())
@@ -297,6 +301,7 @@ impl Epoll {
         let deadline = timeout.map(|timeout| time::now() + timeout);
         let nonblocking = timeout == Some(Duration::ZERO);
         let turn = SpinTurn::begin(if nonblocking { Duration::ZERO } else { self.span() });
+        let _counted = if nonblocking { None } else { self.set.count_wait() };
         loop {
             if turn.may_poll() && self.busy_poll(epoch, deadline, kernel_fds) || self.set.is_ready()
             {

@@ -145,7 +145,8 @@ impl TcpListener {
     /// accepts from both. Other processes may have descriptors of `kernel`. A blocking `kernel` is set non-blocking for
     /// each moment in which we accept from it.
     ///
-    /// Of the options only those that bind(2) uses are copied. `backlog` as in [`listen`](TcpStream::listen).
+    /// Of the options only those that bind(2) uses are copied. `backlog` as in [`listen`](TcpStream::listen). If other
+    /// processes may wait for it, too, it takes no connection over a link while this one does not (`is_shared`).
     ///
     /// # Errors
     /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what listening can fail
@@ -155,6 +156,7 @@ impl TcpListener {
         host: &Host,
         kernel: &KernelListener,
         backlog: u32,
+        is_shared: bool,
     ) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
         let binding = KernelBinding::of(&own, own.local_addr()?);
@@ -181,7 +183,7 @@ impl TcpListener {
                 let listening = &listener.0.listening;
                 listening.take_no_links();
                 if let Some(peers) = host.peers() {
-                    peers.publish(listening.local(), listening.links());
+                    peers.publish(listening.local(), listening.links(), is_shared);
                 }
             })
     }

@@ -10,10 +10,10 @@ use crate::{
     Host,
     host::PortReservation,
     inet::{
-        Context,
+        Context, Poller,
         tcp::{Flow, Listening, Ready, TcpEndpoint},
     },
-    napi::NapiId,
+    napi::{NAPI_POLL_WEIGHT, NapiId},
     socket::{
         common::common_options,
         options::errno,
@@ -38,6 +38,12 @@ use std::{
 
 /// The default backlog, as in std.
 const BACKLOG: u32 = 128;
+
+/// A connection that was offered so long ago may not be there any more.
+const STALE: Duration = Duration::from_millis(1);
+
+/// Not the number of a socket.
+const NO_SOCKET: usize = usize::MAX;
 
 /// A TCP socket that listens. Its methods are those of [`std::net::TcpListener`]; any number of threads may
 /// accept at once. When the last of its clones is dropped, connections not yet accepted are reset.
@@ -146,6 +152,7 @@ impl TcpListener {
         let endpoint = &*inner.endpoint;
         let waiting = &endpoint.waiting;
         let nonblocking = dont_wait || waiting.is_nonblocking();
+        let counted = (!nonblocking && inner.counts_waits()).then(|| CountedWait::begin(inner));
         let accepted = waiting.wait_nonblocking_if(
             nonblocking,
             &ReadChannel(endpoint),
@@ -163,7 +170,7 @@ impl TcpListener {
                 if !ready && !kernel.is_some_and(|kernel| nonblocking || kernel.may_be_readable()) {
                     return None;
                 }
-                let flow = inner.listening.accept();
+                let flow = inner.listening.accept().or_else(|| inner.accept_offer());
                 let accepted = match flow {
                     Some(flow) => Some(Ok(self.accepted(flow))),
                     None => {
@@ -182,6 +189,7 @@ impl TcpListener {
                 accepted
             },
         );
+        drop(counted);
         match accepted? {
             Accepted::Kernel(kernel, _) => Ok(match inner.import(kernel) {
                 Ok(flow) => self.accepted(flow),
@@ -294,7 +302,37 @@ impl Iterator for Incoming<'_> {
     }
 }
 
+/// A thread that waits in accept(2).
+struct CountedWait<'a>(&'a Inner);
+
+impl CountedWait<'_> {
+    fn begin(listener: &Inner) -> CountedWait<'_> {
+        listener.waits(true);
+        CountedWait(listener)
+    }
+}
+
+impl Drop for CountedWait<'_> {
+    fn drop(&mut self) {
+        self.0.waits(false);
+    }
+}
+
 impl Inner {
+    /// Accepts a connection over a link, if one is offered.
+    fn accept_offer(&self) -> Option<Flow> {
+        let mut pass = pass();
+        if self.listening.offered_for(pass.now)? > STALE
+            && let Some(context) = self.endpoint.context()
+        {
+            // Its client may have gone elsewhere.
+            context.busy_poll(NAPI_POLL_WEIGHT, pass.now, &mut Poller::new(NO_SOCKET));
+        }
+        let flow = self.listening.accept_offer(&mut pass);
+        pass.wake.wake_all();
+        flow
+    }
+
     /// Other processes of this machine connect by the kernel from now on.
     fn withdraw(&self) {
         if let Some(peers) = self.host.peers() {
@@ -341,6 +379,15 @@ impl Source for Inner {
     fn is_ready_for(&self, interest: Events) -> bool {
         !events(self.endpoint.ready()).reported(interest).is_empty()
             && !self.readiness().reported(interest).is_empty()
+    }
+
+    fn counts_waits(&self) -> bool {
+        // Only such a listener is published.
+        self.kernel.is_some()
+    }
+
+    fn waits(&self, begins: bool) {
+        self.listening.waits(begins);
     }
 
     fn is_closed(&self) -> bool {

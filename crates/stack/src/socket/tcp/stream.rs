@@ -237,9 +237,15 @@ impl TcpStream {
     pub fn connect_over(&self, link: Link, remote: SocketAddr, limit: Duration) -> io::Result<()> {
         self.set_link(link);
         let (inner, waits) = (&*self.0, Timeout::default());
-        inner.start_connect(remote)?;
         waits.set(Some(limit))?;
-        inner.wait_connected(false, &waits)?;
+        inner.start_connect(remote)?;
+        inner.wait_connected(false, &waits).inspect_err(|_| {
+            if let Some(flow) = inner.connection() {
+                let mut pass = pass();
+                flow.give_up(&mut pass);
+                pass.wake.wake_all();
+            }
+        })?;
         if !self.nonblocking() {
             return Ok(());
         }
