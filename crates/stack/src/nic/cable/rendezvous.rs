@@ -16,7 +16,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     ptr,
     sync::Mutex,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The first bytes that the listener sends, by which the other end recognises it; the last byte is the version.
@@ -149,8 +149,35 @@ fn trusted(socket: OwnedFd) -> io::Result<(OwnedFd, i32)> {
 /// which no process listens costs one system call.
 static UNCONNECTED: Mutex<Option<(u32, OwnedFd)>> = Mutex::new(None);
 
+/// The names at which a process of another user has been found, and until when they are not tried again: each try makes
+/// that process do work for nothing.
+static UNTRUSTED: Mutex<Vec<(String, Instant)>> = Mutex::new(Vec::new());
+
+/// How long one is remembered, and how many are.
+const REMEMBERED: Duration = Duration::from_secs(1);
+const MOST_REMEMBERED: usize = 64;
+
+fn is_untrusted(name: &str) -> bool {
+    let Ok(mut all) = UNTRUSTED.try_lock() else { return false };
+    if !all.is_empty() {
+        let now = Instant::now();
+        all.retain(|(_, until)| now < *until);
+    }
+    all.iter().any(|(known, _)| known == name)
+}
+
+fn set_untrusted(name: &str) {
+    if let Ok(mut all) = UNTRUSTED.try_lock() {
+        all.truncate(MOST_REMEMBERED - 1);
+        all.push((name.to_owned(), Instant::now() + REMEMBERED));
+    }
+}
+
 /// A connection to the first of these names at which a process listens, and that process; each is waited for for 20 ms at
 /// the most.
+///
+/// # Errors
+/// None listens (`ConnectionRefused`); the first one is another user's, or was a moment ago (`PermissionDenied`).
 pub(crate) fn dial_first(
     names: impl Iterator<Item = impl AsRef<str>>,
 ) -> io::Result<(OwnedFd, i32)> {
@@ -165,15 +192,20 @@ pub(crate) fn dial_first(
             unix::unconnected(libc::SOCK_STREAM, DIAL_PATIENCE)?
         }
     };
+    let mut kind = io::ErrorKind::ConnectionRefused;
     for name in names {
+        if is_untrusted(name.as_ref()) {
+            kind = io::ErrorKind::PermissionDenied;
+            break;
+        }
         if unix::connect_to(&socket, &full_name(name.as_ref())).is_ok() {
-            return trusted(socket);
+            return trusted(socket).inspect_err(|_| set_untrusted(name.as_ref()));
         }
     }
     if let Ok(mut kept) = UNCONNECTED.try_lock() {
         *kept = Some((pid, socket));
     }
-    Err(io::ErrorKind::ConnectionRefused.into())
+    Err(kind.into())
 }
 
 /// The cable that the process at the other end of `socket` offers.
@@ -219,5 +251,23 @@ fn receive_with_descriptor(socket: &OwnedFd) -> io::Result<([u8; OFFER], OwnedFd
             io::ErrorKind::InvalidData,
             "cable: what listens there has no cable",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_another_user_is_not_tried_again() {
+        let [theirs, ours] =
+            ["theirs", "ours"].map(|name| format!("test-{name}-{}", std::process::id()));
+        let _both = [&theirs, &ours].map(|name| listen(name).unwrap());
+        assert!(dial_first([&theirs].into_iter()).is_ok());
+        set_untrusted(&theirs);
+        // The kernel has the address, and no less specific one.
+        let refused = dial_first([&theirs, &ours].into_iter()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(dial_first([&ours, &theirs].into_iter()).is_ok());
     }
 }
