@@ -212,40 +212,6 @@ fn a_child_that_the_c_library_did_not_make_changes_its_groups() {
     }
 }
 
-/// Accepts a connection, waits for another one, and passes the listener to a program that is to accept that.
-const PASSES_ITS_LISTENER: &str = "
-import os, select, socket, sys
-listener = socket.create_server(('', 7000))
-print('ready', flush=True)
-first = listener.accept()
-select.select([listener], [], [])
-if os.fork() == 0:
-    os.dup2(listener.fileno(), 9)
-    os.execvp('sleep', ['sleep', '0'])
-os.wait()
-print('passed', flush=True)
-sys.stdin.read()
-";
-
-#[test]
-fn a_listener_passed_to_an_executed_program_is_reported() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = one_test_at_a_time();
-    let lab = Lab::builder().build().unwrap();
-    let mut command = run(&lab.server, &[]);
-    let stderr = StderrFile::by(&mut command);
-    let mut server = Running::start(command.args(["python3", "-c", PASSES_ITS_LISTENER]));
-    let address = SocketAddr::from((lab.server.ipv4(), 7000));
-    let _streams =
-        [(); 2].map(|()| lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap());
-    server.wait_for("passed");
-    server.end();
-    let said = stderr.text();
-    assert!(said.contains("passed to an executed program"), "{said}");
-    assert!(said.contains("--plane kernel"), "{said}");
-}
-
 #[test]
 fn with_strict_a_child_that_uses_a_connection_ends_and_says_why() {
     needs_root!();

@@ -179,7 +179,7 @@ impl Peers {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 listener.never();
                 drop(published);
-                share_with_owner(address);
+                share_address(address);
             }
             // The kernel makes its connections.
             Err(_) => {}
@@ -531,8 +531,10 @@ pub(super) fn names_for(kind: &'static str, remote: SocketAddr) -> impl Iterator
     addresses.into_iter().flatten().map(at)
 }
 
-/// The process that has published `address` shares it with this one from now on.
-fn share_with_owner(address: SocketAddr) {
+/// The other process that has published `address`, if there is one, shares it from now on: with this process, or with a
+/// program that this one starts.
+#[doc(hidden)]
+pub fn share_address(address: SocketAddr) {
     if let Ok((_, pid)) = cable::dial(&name_of(TCP, address), PATIENCE)
         && pid != 0
         && pid.cast_unsigned() != std::process::id()
@@ -644,6 +646,12 @@ impl Host {
     #[doc(hidden)]
     pub fn forget_link(&self, link: Link, is_refused: bool) {
         self.peers().into_iter().for_each(|peers| peers.forget(link, is_refused));
+    }
+
+    /// Other processes wait at this address of this process's, too: it takes no connections over links there any more.
+    #[doc(hidden)]
+    pub fn share_own_address(&self, address: SocketAddr) {
+        self.peers().into_iter().for_each(|peers| peers.shared.share(canonical(address)));
     }
 
     /// Before this process forks, or executes a program: connections over links that it has not accepted become the
