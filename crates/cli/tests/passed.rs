@@ -37,21 +37,20 @@ fn a_program_accepts_from_a_listener_whose_process_has_accepted_before() {
         command.arg(source("passes_listener.py")).args(["7000", how]);
         let log = temp_dir("log").join("stderr");
         command.stderr(fs::File::create(&log).unwrap());
-        let mut server = Running::start(&mut command);
+        let mut server = Group::start(&mut command);
         let address = SocketAddr::from((lab.server.ipv4(), 7000));
         let _first = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
-        server.wait_for("accepts");
+        server.0.wait_for("accepts");
         for _ in 0..5 {
             assert_eq!(answer(&lab, || {}), "program", "{how}");
         }
         let said = fs::read_to_string(&log).unwrap();
         assert!(!said.contains("accepts none"), "{how}: {said}");
         // Without the program the connections are its own again.
-        server.send_line("end");
-        server.wait_for("ended");
+        server.0.send_line("end");
+        server.0.wait_for("ended");
         for _ in 0..3 {
-            assert_eq!(answer(&lab, || server.send_line("accept")), "parent", "{how}");
+            assert_eq!(answer(&lab, || server.0.send_line("accept")), "parent", "{how}");
         }
-        server.end();
     }
 }

@@ -22,7 +22,7 @@ pub fn before_exec() {
         links::give_back(true);
     }
     if host::made_by_this_process().is_some() {
-        activation::share_udp(&udp_links::own_sockets());
+        activation::share_udp(&udp_links::own_sockets(|_| true));
     }
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
@@ -61,6 +61,7 @@ pub fn before_spawn() {
     if passes_listener() {
         links::give_back(false);
     }
+    activation::share_udp(&udp_links::own_sockets(stays_open));
     for (fd, file) in FILES.all() {
         if let Some(file) = file.filter(|file| file.has_followed())
             && stays_open(fd)
