@@ -32,19 +32,25 @@ pub enum Message {
     Follow(u32),
 }
 
+/// The length of a request: kind, index, and where the reply is to go.
+pub const MESSAGE: usize = 6;
+
+/// The reply goes over the channel; otherwise over the socket sent along.
+pub const OVER_CHANNEL: u8 = 1;
+
 impl Message {
-    pub fn bytes(self) -> [u8; 5] {
+    fn bytes(self, reply: u8) -> [u8; MESSAGE] {
         let (kind, index) = match self {
             Message::HandOver(index) => (b'T', index),
             Message::Release(index) => (b'R', index),
             Message::Follow(index) => (b'F', index),
         };
         let [a, b, c, d] = index.to_ne_bytes();
-        [kind, a, b, c, d]
+        [kind, a, b, c, d, reply]
     }
 
-    pub fn read(bytes: [u8; 5]) -> Option<Message> {
-        let [kind, a, b, c, d] = bytes;
+    pub fn read(bytes: [u8; MESSAGE]) -> Option<Message> {
+        let [kind, a, b, c, d, _] = bytes;
         let index = u32::from_ne_bytes([a, b, c, d]);
         match kind {
             b'T' => Some(Message::HandOver(index)),
@@ -96,6 +102,8 @@ pub struct Channel {
     end: OwnedFd,
     /// Grandchildren share the connections: then this process sends no release.
     shared: AtomicBool,
+    /// Held by a thread that waits for a reply over the channel, which no other process reads.
+    asking: Mutex<()>,
 }
 
 /// A connection of the parent's.
@@ -126,7 +134,8 @@ impl Channels {
     pub fn add(&mut self, end: c_int) -> Arc<Channel> {
         // SAFETY: made for this child, and not used elsewhere here.
         let end = unsafe { OwnedFd::from_raw_fd(end) };
-        let channel = Arc::new(Channel { end, shared: AtomicBool::new(false) });
+        let channel =
+            Arc::new(Channel { end, shared: AtomicBool::new(false), asking: Mutex::new(()) });
         self.0.push(Arc::downgrade(&channel));
         channel
     }
@@ -163,36 +172,54 @@ impl InheritedConnection {
     }
 
     fn ask(&self, message: Message, companion: Option<BorrowedFd<'_>>) -> Answer {
+        let channel = &*self.channel;
+        if !self.is_shared() {
+            let _asking = lock(&channel.asking);
+            // A thread that forks meanwhile has not the reply: the child reads none here.
+            if !self.is_shared() {
+                return match channel.send(message, OVER_CHANNEL, companion.as_slice()) {
+                    true => receive_answer(&channel.end),
+                    false => Answer::No,
+                };
+            }
+        }
         let flags = SocketFlags::CLOEXEC;
         let Ok((ours, theirs)) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         else {
             return Answer::No;
         };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = [Some(theirs.as_fd()), companion];
-        let fds: Vec<BorrowedFd<'_>> = fds.into_iter().flatten().collect();
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-        let message = message.bytes();
-        let sent = sendmsg(
-            &self.channel.end,
-            &[IoSlice::new(&message)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        );
-        if sent.is_err() {
+        let fds: Vec<BorrowedFd<'_>> =
+            [Some(theirs.as_fd()), companion].into_iter().flatten().collect();
+        if !channel.send(message, 0, &fds) {
             return Answer::No;
         }
         drop(theirs);
-        let mut answer = [0];
-        loop {
-            match recv(&ours, &mut answer[..], RecvFlags::empty()) {
-                Err(rustix::io::Errno::INTR) => {}
-                Ok((_, 1)) => return Answer::from(answer[0]),
-                // The parent is gone.
-                _ => return Answer::No,
-            }
+        receive_answer(&ours)
+    }
+}
+
+impl Channel {
+    /// Whether it is sent, with descriptors.
+    fn send(&self, message: Message, reply: u8, fds: &[BorrowedFd<'_>]) -> bool {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let (message, flags) = (message.bytes(reply), SendFlags::NOSIGNAL);
+        sendmsg(&self.end, &[IoSlice::new(&message)], &mut control, flags).is_ok()
+    }
+}
+
+fn receive_answer(from: &OwnedFd) -> Answer {
+    let mut answer = [0];
+    loop {
+        match recv(from, &mut answer[..], RecvFlags::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok((_, 1)) => return Answer::from(answer[0]),
+            // The parent is gone.
+            _ => return Answer::No,
         }
     }
 }
@@ -200,7 +227,7 @@ impl InheritedConnection {
 impl Drop for InheritedConnection {
     fn drop(&mut self) {
         if !self.is_shared() {
-            let message = Message::Release(self.index).bytes();
+            let message = Message::Release(self.index).bytes(0);
             // If the parent is gone there is nothing to do; if it is slow, it will see the channel close.
             let _ = send(&self.channel.end, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }

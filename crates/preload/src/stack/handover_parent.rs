@@ -8,7 +8,7 @@ use super::{
     common::{error, lock},
     companion_options,
     file::{FILES, File, Live, Ref},
-    handover_channel::{Answer, Message},
+    handover_channel::{Answer, MESSAGE, Message, OVER_CHANNEL},
     host, internal_fds, not_accelerated,
 };
 use crate::{
@@ -237,7 +237,7 @@ fn serve(wakeup: &OwnedFd) {
 fn handle_message(channel: &Arc<OwnedFd>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = [0; 5];
+    let mut bytes = [0; MESSAGE];
     let mut into = [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let came = match recvmsg(channel, &mut into, &mut control, flags) {
@@ -245,23 +245,26 @@ fn handle_message(channel: &Arc<OwnedFd>) {
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
         Err(_) => 0,
     };
+    let over_channel = bytes[MESSAGE - 1] == OVER_CHANNEL;
     let mut given = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
     let mut given = given.next().into_iter().flatten();
-    let (answer, companion) = (given.next(), given.next());
+    let answer = if over_channel { None } else { given.next() };
+    let companion = given.next();
+    let message = (came == MESSAGE).then(|| Message::read(bytes)).flatten();
     let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, channel);
     let mut parent = lock(&PARENT);
     let Some(at) = parent.groups.iter().position(is_it) else { return };
-    let message = (came == 5).then(|| Message::read(bytes)).flatten();
     let shared = |index: u32, parent: &mut Parent| {
         parent.groups.get_mut(at)?.files.get_mut(index as usize).map(Option::take)
     };
+    // Closed after the reply, for which the child waits.
+    let mut taken = None;
     let reply = match message {
         Some(Message::HandOver(index)) => {
-            let taken = shared(index, &mut parent);
-            match (taken, companion) {
+            match (&*taken.insert(shared(index, &mut parent)), &companion) {
                 (Some(Some(Shared::Ours(file))), Some(companion)) => {
                     let place = |parent: &mut Parent, new: Option<Shared>| {
                         let group = parent.groups.iter_mut().find(|group| is_it(group))?;
@@ -271,9 +274,9 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                     place(&mut parent, Some(Shared::Moving(file.clone())));
                     // A thread that forks meanwhile must not wait for the kernel.
                     drop(parent);
-                    let reply = child_uses(&file, companion.as_fd(), |parent, file_now, ends| {
+                    let reply = child_uses(file, companion.as_fd(), |parent, file_now, ends| {
                         let is_alone = matches!(place(parent, None), Some(Shared::Moving(_)));
-                        if !is_alone || !file.is_private() || is_shared_by(parent, &file) {
+                        if !is_alone || !file.is_private() || is_shared_by(parent, file) {
                             return Answer::Yes;
                         }
                         let mut handed = Some(Shared::Handed(file_now, ends));
@@ -287,9 +290,9 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                     reply
                 }
                 // Another child has claimed it before.
-                (Some(before), _) => {
+                (Some(_), _) => {
                     drop(parent);
-                    before.into_iter().for_each(release);
+                    taken.take().flatten().flatten().into_iter().for_each(release);
                     Answer::Yes
                 }
                 _ => Answer::No,
@@ -315,7 +318,8 @@ fn handle_message(channel: &Arc<OwnedFd>) {
         }
     };
     // The child may be gone.
-    let _ = answer.map(|to| send(&to, &[reply.byte()], SendFlags::NOSIGNAL));
+    let to = answer.as_ref().map_or(channel.as_fd(), AsFd::as_fd);
+    let _ = send(to, &[reply.byte()], SendFlags::NOSIGNAL);
 }
 
 /// The children of a fork do not have `shared` any more. A connection that the kernel has may still be another process's.
