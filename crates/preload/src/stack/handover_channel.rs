@@ -1,23 +1,28 @@
 //! The connections that a child of fork(2) shares with its parent. The child shares their companions, which are not
 //! connected: the connections are in the parent's memory. When the child uses one, it asks the parent over a channel
-//! made at the fork to hand it over to the kernel ([`handover_parent`](super::handover_parent)). From then on the
+//! made at the fork to hand it over to the kernel ([`handover_parent`](super::handover_parent)); one that the parent has
+//! closed was handed over before. From then on the
 //! companion is the connection, in all processes that share it. If a child alone has it then, it takes it over from the
 //! kernel ([`follow`](super::follow)). When the channel closes, the parent knows that no child
 //! has one any more.
 
 use super::common::lock;
-use libc::c_int;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, recv, send, sendmsg, socketpair,
+use libc::{c_int, c_void};
+use rustix::{
+    mm::{MapFlags, ProtFlags, mmap_anonymous, munmap},
+    net::{
+        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+        SocketFlags, SocketType, recv, send, sendmsg, socketpair,
+    },
 };
 use std::{
     io::IoSlice,
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::{self, NonNull},
     sync::{
         Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
 };
 
@@ -96,10 +101,62 @@ impl Answer {
     }
 }
 
+/// What the parent has handed over before a child has asked for it: an answer for each connection of a fork, or 0, in
+/// memory that parent and child have both.
+#[derive(Debug)]
+pub struct Board(NonNull<c_void>);
+
+// SAFETY: the memory is used by atomics alone.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+impl Board {
+    /// One page; further connections have none.
+    const LEN: usize = 4096;
+
+    /// `None`: no memory. Then the children ask.
+    pub fn new() -> Option<Board> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), Board::LEN, access, flags) };
+        at.ok().and_then(NonNull::new).map(Board)
+    }
+
+    /// The same, in the child, which has its own mapping.
+    pub fn in_child(&self) -> Board {
+        Board(self.0)
+    }
+
+    fn at(&self, index: u32) -> Option<&AtomicU8> {
+        let index = usize::try_from(index).ok().filter(|index| *index < Board::LEN)?;
+        // SAFETY: within the mapping, which lives as long as this.
+        Some(unsafe { self.0.cast::<AtomicU8>().add(index).as_ref() })
+    }
+
+    /// In the parent.
+    pub fn set(&self, index: u32, answer: Answer) {
+        let _ = self.at(index).map(|at| at.store(answer.byte(), Ordering::Release));
+    }
+
+    fn get(&self, index: u32) -> Option<Answer> {
+        let byte = self.at(index)?.load(Ordering::Acquire);
+        (byte != 0).then(|| Answer::from(byte))
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, or inherited by the child; each process unmaps its own once.
+        let _ = unsafe { munmap(self.0.as_ptr(), Board::LEN) };
+    }
+}
+
 /// The child's end of a channel, shared by all connections of one fork.
 #[derive(Debug)]
 pub struct Channel {
     end: OwnedFd,
+    board: Option<Board>,
     /// Grandchildren share the connections: then this process sends no release.
     shared: AtomicBool,
     /// Held by a thread that waits for a reply over the channel, which no other process reads.
@@ -131,11 +188,15 @@ impl Channels {
     }
 
     /// In the child: adds the channel whose end is `end`.
-    pub fn add(&mut self, end: c_int) -> Arc<Channel> {
+    pub fn add(&mut self, end: c_int, board: Option<Board>) -> Arc<Channel> {
         // SAFETY: made for this child, and not used elsewhere here.
         let end = unsafe { OwnedFd::from_raw_fd(end) };
-        let channel =
-            Arc::new(Channel { end, shared: AtomicBool::new(false), asking: Mutex::new(()) });
+        let channel = Arc::new(Channel {
+            end,
+            board,
+            shared: AtomicBool::new(false),
+            asking: Mutex::new(()),
+        });
         self.0.push(Arc::downgrade(&channel));
         channel
     }
@@ -158,6 +219,10 @@ impl InheritedConnection {
 
     /// Asks the parent to hand the connection, whose companion is `fd`, over to the kernel.
     pub fn claim(&self, fd: BorrowedFd<'_>) -> Answer {
+        let handed = self.channel.board.as_ref().and_then(|board| board.get(self.index));
+        if let Some(handed) = handed {
+            return handed;
+        }
         self.ask(Message::HandOver(self.index), Some(fd))
     }
 
