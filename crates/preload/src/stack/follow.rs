@@ -73,8 +73,9 @@ pub fn take_over<'a>(
     let events = libc::POLLIN | libc::POLLRDHUP;
     let ready = wait_inside(inside, fd, events, limit, Restart::BySignal)?;
     if ready & (libc::POLLRDHUP | libc::POLLERR) != 0 {
-        // Nothing more comes. Of the peer's end before the hand-over the kernel's socket has no number.
-        stays_with_kernel(file);
+        // Nothing more comes, so there is nothing to gain, or to miss with `--strict`. Of the peer's end before the
+        // hand-over the kernel's socket has no number.
+        file.set_kernel_owned();
         return Ok(None);
     }
     let kernel = companion::<net::TcpStream>(fd);

@@ -15,12 +15,14 @@ use super::{
     wheel::{Handle, Wheel},
 };
 use crate::{
-    inet::{Inet, Pass, counters::Counters, neighbour::earlier, random::Random},
+    inet::{Inet, Pass, counters::Counters, input::Arrival, neighbour::earlier, random::Random},
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
     time::Instant,
+    wire::{Protocol, ethernet, ipv4, ipv6, tcp},
 };
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    net::IpAddr,
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -62,7 +64,12 @@ pub(in crate::inet) struct Tcp {
     pub(super) time_wait_ports: AtomicU32,
     /// Until when segments of no connection get no answer, in nanoseconds.
     silent_until: AtomicU64,
+    /// Takes the packets of such segments.
+    to_kernel: OnceLock<ToKernel>,
 }
+
+/// Gives the kernel an IP packet, by its destination.
+pub(crate) type ToKernel = Box<dyn Fn(&[u8], IpAddr) + Send + Sync>;
 
 impl Tcp {
     pub(in crate::inet) fn new(config: Config, counters: Arc<Counters>, random: &Random) -> Tcp {
@@ -78,6 +85,7 @@ impl Tcp {
             time_wait_entries: AtomicU32::new(0),
             time_wait_ports: AtomicU32::new(0),
             silent_until: AtomicU64::new(0),
+            to_kernel: OnceLock::new(),
         }
     }
 
@@ -95,8 +103,23 @@ impl Tcp {
 }
 
 impl Inet {
+    /// Segments of no connection go to the kernel by `give`, while they may be for a connection of the kernel's.
+    pub(crate) fn tcp_give_to_kernel_by(&self, give: ToKernel) {
+        let _ = self.tcp.to_kernel.set(give);
+    }
+
+    /// A segment of no connection has come over our rings, and may be for one that the kernel has: it was on its way when
+    /// that one was handed over. Its sender would repeat it only after a fifth of a second.
+    #[cold]
+    pub(super) fn tcp_to_kernel(&self, arrival: &Arrival<'_>) {
+        let Some(give) = self.tcp.to_kernel.get() else { return };
+        if let Some((packet, to)) = with_checksum(arrival.frame) {
+            give(&packet, to);
+        }
+    }
+
     /// A port is being taken over from the kernel: until `end`, segments of no connection get no answer, as they may
-    /// belong to a connection of the kernel. Their senders repeat them.
+    /// belong to a connection of the kernel. They go there.
     pub(crate) fn tcp_take_over_until(&self, end: Instant) {
         self.tcp.silent_until.fetch_max(end.nanos(), Ordering::Relaxed);
     }
@@ -157,4 +180,24 @@ impl Inet {
     pub(super) fn tcp_release(&self, claim: &Claim) {
         lock(&self.tcp.claims).remove(claim);
     }
+}
+
+/// The IP packet in a frame, a TCP segment, and its destination. Its checksum may have been left to hardware.
+fn with_checksum(frame: &[u8]) -> Option<(Vec<u8>, IpAddr)> {
+    let payload = ethernet::Frame::new_checked(frame).ok()?.payload();
+    let (len, header, sum, to): (_, _, _, IpAddr) = match payload.first()? >> 4 {
+        4 => {
+            let ip = ipv4::Packet::new_checked(payload).ok()?;
+            (ip.total_len(), ip.header_len(), ip.address_sum(), ip.dst().into())
+        }
+        _ => {
+            let ip = ipv6::Packet::new_checked(payload)
+                .ok()
+                .filter(|ip| ip.next_header() == Protocol::TCP)?;
+            (ip.total_len(), ipv6::HEADER_LEN, ip.address_sum(), ip.dst().into())
+        }
+    };
+    let mut packet = payload.get(..len)?.to_vec();
+    tcp::Packet::new_checked(packet.get_mut(header..)?).ok()?.fill_checksum(sum);
+    Some((packet, to))
 }
