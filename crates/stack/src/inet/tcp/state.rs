@@ -201,3 +201,43 @@ fn with_checksum(frame: &[u8]) -> Option<(Vec<u8>, IpAddr)> {
     tcp::Packet::new_checked(packet.get_mut(header..)?).ok()?.fill_checksum(sum);
     Some((packet, to))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{EtherType, MacAddr};
+
+    /// As veth delivers it: with padding, and a checksum that was left to hardware.
+    #[test]
+    fn a_packet_for_the_kernel_is_whole_and_has_its_checksum() {
+        let (from, to) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+        let mut frame = vec![0; 80];
+        let mac = MacAddr::BROADCAST;
+        let mut ethernet =
+            ethernet::Frame::init(&mut frame[..], mac, mac, EtherType::IPV4).unwrap();
+        let len = tcp::HEADER_LEN + 3;
+        let packet = ethernet.payload_mut();
+        let mut ip = ipv4::Packet::init(packet, from, to, Protocol::TCP, len).unwrap();
+        ip.fill_checksum();
+        let header = tcp::Header {
+            src_port: 1,
+            dst_port: 2,
+            seq: 3,
+            ack: 4,
+            flags: 0x18,
+            window: 5,
+            urgent: 0,
+        };
+        let mut segment = tcp::Packet::init(&mut ip.payload_mut()[..len], &header, 0).unwrap();
+        segment.payload_mut().copy_from_slice(b"abc");
+        segment.fill_partial_checksum(ipv4::address_sum(from, to));
+        let (packet, at) = with_checksum(&frame).unwrap();
+        assert_eq!((packet.len(), at), (ipv4::HEADER_LEN + len, to.into()));
+        let ip = ipv4::Packet::new_checked(&packet[..]).unwrap();
+        let segment = tcp::Packet::new_checked(ip.payload()).unwrap();
+        segment.verify_checksum(ip.address_sum()).unwrap();
+        assert_eq!(segment.payload(), b"abc");
+        // A part of a packet is none.
+        assert!(with_checksum(&frame[..40]).is_none());
+    }
+}
