@@ -177,7 +177,7 @@ impl Inet {
         // The kernel has no connections over a link.
         let may_be_kernels = || arrival.link() == 0 && self.tcp_is_taking_over(pass.now);
         if may_be_kernels() {
-            return self.tcp_to_kernel(arrival);
+            return self.tcp_to_kernel(arrival, pass.now);
         }
         if segment.flags.has(Flags::RST) {
             return;

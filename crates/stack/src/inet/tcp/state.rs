@@ -64,6 +64,8 @@ pub(in crate::inet) struct Tcp {
     pub(super) time_wait_ports: AtomicU32,
     /// Until when segments of no connection get no answer, in nanoseconds.
     silent_until: AtomicU64,
+    /// Until when they go to the kernel.
+    handed_over_until: AtomicU64,
     /// Takes the packets of such segments.
     to_kernel: OnceLock<ToKernel>,
 }
@@ -85,6 +87,7 @@ impl Tcp {
             time_wait_entries: AtomicU32::new(0),
             time_wait_ports: AtomicU32::new(0),
             silent_until: AtomicU64::new(0),
+            handed_over_until: AtomicU64::new(0),
             to_kernel: OnceLock::new(),
         }
     }
@@ -111,7 +114,10 @@ impl Inet {
     /// A segment of no connection has come over our rings, and may be for one that the kernel has: it was on its way when
     /// that one was handed over. Its sender would repeat it only after a fifth of a second.
     #[cold]
-    pub(super) fn tcp_to_kernel(&self, arrival: &Arrival<'_>) {
+    pub(super) fn tcp_to_kernel(&self, arrival: &Arrival<'_>, now: Instant) {
+        if now.nanos() >= self.tcp.handed_over_until.load(Ordering::Relaxed) {
+            return;
+        }
         let Some(give) = self.tcp.to_kernel.get() else { return };
         if let Some((packet, to)) = with_checksum(arrival.frame) {
             give(&packet, to);
@@ -119,9 +125,15 @@ impl Inet {
     }
 
     /// A port is being taken over from the kernel: until `end`, segments of no connection get no answer, as they may
-    /// belong to a connection of the kernel. They go there.
+    /// belong to a connection of the kernel. Their senders repeat them.
     pub(crate) fn tcp_take_over_until(&self, end: Instant) {
         self.tcp.silent_until.fetch_max(end.nanos(), Ordering::Relaxed);
+    }
+
+    /// A connection is being handed over to the kernel: until `end`, segments of no connection go there.
+    pub(crate) fn tcp_hand_over_until(&self, end: Instant) {
+        self.tcp.handed_over_until.fetch_max(end.nanos(), Ordering::Relaxed);
+        self.tcp_take_over_until(end);
     }
 
     /// Whether a port is being taken over.

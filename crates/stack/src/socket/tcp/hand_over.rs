@@ -131,8 +131,8 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
             self.not_accepted = peers.hand_over_both(self.link, ends)?;
             return Ok(());
         }
-        // A packet that is left in our rings must not be answered with a reset.
-        self.host.inet().tcp_take_over_until(time::now() + DRAIN_TIME);
+        // A packet that is left in our rings is the kernel's.
+        self.host.inet().tcp_hand_over_until(time::now() + DRAIN_TIME);
         self.service.hand_over(ends.0, ends.1)
     }
 
