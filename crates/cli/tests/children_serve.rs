@@ -244,6 +244,59 @@ fn many_connections_are_taken_over_one_after_the_other() {
     wait_until("the parent has as many descriptors as before", || descriptors() <= before + 2);
 }
 
+/// The parent makes a connection and closes it, or keeps it, and a child uses it.
+const MADE: &str = "
+import os, socket, sys
+peer, how = sys.argv[1:]
+def echoed(stream, data):
+    stream.sendall(data)
+    assert stream.recv(10) == data
+if how == 'early':
+    # A process has the socket before it is connected.
+    stream = socket.socket()
+    if os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+    stream.connect((peer, 7001))
+else:
+    stream = socket.create_connection((peer, 7001))
+echoed(stream, b'parent')
+if os.fork() == 0:
+    for n in range(600):
+        echoed(stream, b'%d' % n)
+    print('used', os.getpid(), stream.getsockname()[1], flush=True)
+    sys.stdin.read()
+if how != 'keeps':
+    stream.close()
+sys.stdin.read()
+";
+
+#[test]
+fn a_child_takes_over_a_connection_that_its_parent_made_and_closed() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let mut echo = lab.client.command("python3");
+    let _echo = Running::start(echo.arg(source("echo.py")).arg("7001"));
+    for (how, is_alone) in [("closes", true), ("keeps", false), ("early", false)] {
+        let mut command = lab.server.command(BUSYPOLL);
+        command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--"]);
+        command.args(["python3", "-c", MADE, &lab.client.ipv4().to_string(), how]);
+        let mut program = Group::spawn(&mut command);
+        let line = program.0.wait_for("used");
+        let [pid, port] = [1, 2].map(|at| line.split(' ').nth(at).unwrap().trim().to_owned());
+        let listed = text(&run_on_host(&lab.server, &["ss", "--json"]));
+        let rows = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let is_its = |row: &Value| {
+            let local = row["local"].as_str().unwrap_or_default();
+            row["state"] == "ESTAB" && local.ends_with(&format!(":{port}"))
+        };
+        let owners: Vec<String> = rows.filter(is_its).map(|row| row["pid"].to_string()).collect();
+        assert_eq!(owners, if is_alone { vec![pid] } else { vec![] }, "{how}");
+    }
+}
+
 /// A program that relays between two connections: it has a Host by the second one.
 #[test]
 fn a_child_of_socat_takes_its_connection_over() {

@@ -70,8 +70,7 @@ fn both_ends_within_one_process_use_memory() {
         let words = ["within", how, address, PORT, "10000"];
         two_programs::call(&lab, &mut program(&lab, plane, &words))
     };
-    for (how, address) in
-        [("blocking", "127.0.0.1"), ("blocking", "::1"), ("asyncio", "127.0.0.1")]
+    for (how, address) in [("blocking", "127.0.0.1"), ("blocking", "::1"), ("asyncio", "127.0.0.1")]
     {
         let plain = call("plain", how, address);
         wait_until(&format!("{how} {address}: memory"), || call("stack", how, address) < plain / 2);

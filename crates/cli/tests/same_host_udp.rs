@@ -138,12 +138,12 @@ fn other_processes_go_on_by_the_kernel() {
     {
         let _server = serve(&lab, "stack", "blocking", "127.0.0.1");
         // Of the datagrams that are exchanged three times, or twice, the first are not the kernel's.
-        for (how, times) in [("fork", 2), ("pass", 2), ("exec", 1)] {
+        for (how, times) in [("fork", 2), ("pass", 2), ("spawn", 2), ("exec", 1)] {
             let (carried, by_kernel) = (call(&lab, "stack", how, "127.0.0.1"), 2 * times * COUNT);
             assert!((by_kernel..by_kernel + FEW).contains(&carried), "{how}: {carried}");
         }
     }
-    for how in ["fork", "exec"] {
+    for how in ["fork", "exec", "spawn"] {
         let words = ["serve", how, "127.0.0.1", PORT];
         let _server = Group::start(&mut program(&lab, "stack", &words));
         // The datagram that the process has received and not read is the other's.

@@ -212,54 +212,36 @@ fn a_child_that_the_c_library_did_not_make_changes_its_groups() {
     }
 }
 
-/// Accepts a connection, waits for another one, and passes the listener to a program that is to accept that.
-const PASSES_ITS_LISTENER: &str = "
-import os, select, socket, sys
-listener = socket.create_server(('', 7000))
-print('ready', flush=True)
-first = listener.accept()
-select.select([listener], [], [])
-if os.fork() == 0:
-    os.dup2(listener.fileno(), 9)
-    os.execvp('sleep', ['sleep', '0'])
-os.wait()
-print('passed', flush=True)
-sys.stdin.read()
-";
-
+/// A connection that its child takes over is the kernel's for a while; one that it cannot take over stays there.
 #[test]
-fn a_listener_passed_to_an_executed_program_is_reported() {
+fn with_strict_a_child_ends_only_if_its_connection_stays_the_kernels() {
     needs_root!();
     needs!(program "python3");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
-    let mut command = run(&lab.server, &[]);
-    let stderr = StderrFile::by(&mut command);
-    let mut server = Running::start(command.args(["python3", "-c", PASSES_ITS_LISTENER]));
-    let address = SocketAddr::from((lab.server.ipv4(), 7000));
-    let _streams =
-        [(); 2].map(|()| lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap());
-    server.wait_for("passed");
-    server.end();
-    let said = stderr.text();
-    assert!(said.contains("passed to an executed program"), "{said}");
-    assert!(said.contains("--plane kernel"), "{said}");
-}
-
-#[test]
-fn with_strict_a_child_that_uses_a_connection_ends_and_says_why() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = one_test_at_a_time();
-    let lab = Lab::builder().build().unwrap();
-    let mut command = run(&lab.server, &["--strict"]);
-    let stderr = StderrFile::by(&mut command);
-    command.arg("python3").arg(source("forks.py")).args(["serve", "7000", "child"]);
-    let mut server = Running::start(&mut command);
-    // The listener is the kernel's until the server first accepts, and so are connections made before.
-    assert!((0..50).any(|_| exchange_all(&lab, 7000, "").is_empty()));
-    server.wait_for("status 2");
-    assert!(stderr.text().contains("--strict"), "{}", stderr.text());
+    for (how, is_alone) in [("waits", true), ("keeps", false)] {
+        let mut command = run(&lab.server, &["--strict"]);
+        let stderr = StderrFile::by(&mut command);
+        command.arg("python3").arg(source("child_serves.py")).args(["7000", how]);
+        let _server = Group::start(&mut command);
+        let address = SocketAddr::from((lab.server.ipv4(), 7000));
+        let mut stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+        let exchange = |stream: &mut TcpStream| {
+            stream.write_all(b"000001x").unwrap();
+            stream.read_exact(&mut [0; 8])
+        };
+        if is_alone {
+            (0..100).for_each(|_| exchange(&mut stream).unwrap());
+            assert!(!stderr.text().contains("--strict"), "{}", stderr.text());
+        } else {
+            // The parent has the connection, so the client sees no end of it.
+            stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+            wait_until("the child ends", || {
+                let _ = exchange(&mut stream);
+                stderr.text().contains("--strict")
+            });
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Random steps with connections that several processes of a port accept, take over from the kernel and hand over to
-//! children, which take them over again, and with processes that are killed at any moment. A connection has one process,
+//! children, which take them over again, or execute programs that have them, or accept from the listener, and with
+//! processes that are killed at any moment. A connection has one process,
 //! which gives back what it got; when that one is killed the connection ends, and is never silent.
 
 #[path = "support/echo.rs"]
@@ -66,7 +67,7 @@ impl Connection {
         let pid = str::from_utf8(pid).unwrap().parse().unwrap();
         assert!(echo == data, "other data came back");
         match letter {
-            b'f' | b'h' => assert_ne!(Some(pid), self.owner, "no child serves it"),
+            b'f' | b'h' | b'x' => assert_ne!(Some(pid), self.owner, "no child serves it"),
             _ => assert!(self.owner.is_none_or(|owner| owner == pid), "{pid} and {:?}", self.owner),
         }
         self.owner = Some(pid);
@@ -129,7 +130,7 @@ impl World<'_> {
     }
 
     fn answer(&mut self, at: usize) {
-        let is_fork = self.connections[at].asked.as_ref().unwrap().0 != b'e';
+        let is_fork = !matches!(self.connections[at].asked.as_ref().unwrap().0, b'e' | b'l');
         match self.connections[at].answer() {
             Ok(_) => {
                 self.answers += 1;
@@ -203,10 +204,11 @@ impl World<'_> {
                     assert!(end.map_or_else(|e| e.kind() != io::ErrorKind::WouldBlock, |n| n == 0));
                 }
             }
-            (20..26, false) if self.connections[at].owner.is_some() => {
-                self.ask(at, if what < 22 { b'f' } else { b'h' });
+            (20..28, false) if self.connections[at].owner.is_some() => {
+                let letter = [b'f', b'f', b'h', b'h', b'h', b'h', b'x', b'l'][what as usize - 20];
+                self.ask(at, letter);
             }
-            (26..30, _) => thread::sleep(Duration::from_micros(self.random.below(3_000))),
+            (28..32, _) => thread::sleep(Duration::from_micros(self.random.below(3_000))),
             (_, false) => self.ask(at, b'e'),
             (_, true) => self.answer(at),
         }

@@ -68,7 +68,7 @@ pub mod word_hash;
 pub use host::reuse::{set_priority, set_priority_by};
 pub use host::{Builder, HandOver, Host, Link, is_published};
 #[doc(hidden)]
-pub use host::{KernelBinding, PublishedUdp, firewall, is_udp_published};
+pub use host::{KernelBinding, PublishedUdp, firewall, is_udp_published, share_address};
 #[doc(hidden)]
 pub use icmp_sockets::IcmpSockets;
 pub use inet::tcp::{

@@ -1,9 +1,9 @@
 """Two programs of one machine: local_udp.py serve HOW ADDRESS PORT, local_udp.py call HOW ADDRESS PORT COUNT.
 
 The server echoes. HOW: "blocking", "poll", "asyncio", "connected" (to its first peer), "fork" (a child goes on after ten
-datagrams), "exec" (a program it executes does so), "reuse" (two processes share the port). The client sends COUNT datagrams, each after the answer to the one
+datagrams), "exec" (a program it executes does so), "spawn" (one that it starts by posix_spawn), "reuse" (two processes share the port). The client sends COUNT datagrams, each after the answer to the one
 before, and checks the answers. HOW: "blocking", "connected", "asyncio", "threads" (one reads, one sends), "fork" (a
-child goes on), "exec" (a program it executes does so), "pass" (a process that gets the socket does so), "sizes" (up to the largest), "info" (what recvmsg tells), "hold" (again for each line on standard input,
+child goes on), "exec" (a program it executes does so), "spawn" (one that it starts by posix_spawn), "pass" (a process that gets the socket does so), "sizes" (up to the largest), "info" (what recvmsg tells), "hold" (again for each line on standard input,
 until "end"), "flood" (more than the other end reads, between two lines), "refused" (nothing is there after a line).
 """
 import asyncio
@@ -29,12 +29,16 @@ def answer(end, wait=lambda: None):
     end.sendto(data, peer)
 
 
-def go_on(end, name, script):
+def go_on(end, name, script, execute=os.execvp):
     """Executes a program that has the socket by this name."""
     os.set_inheritable(end.fileno(), True)
     before = "import socket, sys; sys.argv[0] = ''; %s = socket.socket(fileno=%d)" % (name, end.fileno())
     # A timeout has made it non-blocking.
-    os.execvp("python3", ["python3", "-c", "%s\n%s.setblocking(True)\n%s" % (before, name, script)])
+    return execute("python3", ["python3", "-c", "%s\n%s.setblocking(True)\n%s" % (before, name, script)])
+
+
+def spawn(*words):
+    return os.posix_spawnp(*words, os.environ)
 
 
 def serve(how, address, port):
@@ -60,10 +64,11 @@ def serve(how, address, port):
             answer(end)
         if os.fork() != 0:
             os.wait()
-    if how == "exec":
+    if how in ("exec", "spawn"):
         for n in range(10):
             answer(end)
-        go_on(end, "e", "while True: e.sendto(*e.recvfrom(65536))")
+        go_on(end, "e", "while True: e.sendto(*e.recvfrom(65536))", os.execvp if how == "exec" else spawn)
+        os.wait()
     if how == "poll":
         end.setblocking(False)
         poll = select.poll()
@@ -177,9 +182,14 @@ def call(how, address, port, count):
             os._exit(0)
         assert os.wait()[1] == 0
         exchange(end, to, count)
-    elif how == "exec":
-        script = "to = %r\nfor n in range(%d):\n  e.sendto(b'%%d' %% n, to); assert e.recv(99) == b'%%d' %% n"
-        go_on(end, "e", script % (to, count) + "\nprint('done', flush=True)")
+    elif how in ("exec", "spawn"):
+        script = "to = %r\nfor n in range(%d):\n  e.sendto(b'%%d' %% n, to); assert e.recv(99) == b'%%d' %% n" % (to, count)
+        if how == "exec":
+            go_on(end, "e", script + "\nprint('done', flush=True)")
+        go_on(end, "e", script, spawn)
+        assert os.wait()[1] == 0
+        end.setblocking(True)
+        exchange(end, to, count)
     elif how == "pass":
         socket.send_fds(ours, [b"x"], [end.fileno()])
         assert os.wait()[1] == 0

@@ -1,6 +1,7 @@
 """Serves connections beside other processes of the port. A request is a letter and a length of six digits: `e`, that
 many bytes follow and are echoed; `f`, a child serves the connection from now on; `h`, one that has a Host, and so takes
-the connection over from the kernel. Each answer begins with the number of the process."""
+the connection over from the kernel; `x`, a program that a child executes; `l`, such a program accepts from the listener
+beside this process. Each answer begins with the number of the process."""
 import os
 import socket
 import sys
@@ -27,6 +28,11 @@ def make_host(local):
         pass
 
 
+def execute(what, number):
+    os.set_inheritable(number, True)
+    os.execvp("python3", ["python3", __file__, what, str(number)])
+
+
 def serve(stream, in_child=False):
     peer = None
     try:
@@ -34,7 +40,9 @@ def serve(stream, in_child=False):
         while True:
             request = exactly(stream, 7)
             data = exactly(stream, int(request[1:]))
-            if request[:1] in b"fh":
+            if request[:1] == b"l" and not in_child and os.fork() == 0:
+                execute("listener", listener.fileno())
+            if request[:1] in b"fhx":
                 if os.fork() > 0:
                     return stream.close()
                 # Connections of its parent's would stay open when that one is killed.
@@ -43,6 +51,8 @@ def serve(stream, in_child=False):
                 in_child = True
                 if request[:1] == b"h":
                     make_host(stream.getsockname()[0])
+                if request[:1] == b"x":
+                    execute("connection", stream.fileno())
             stream.sendall(b"%07d" % os.getpid() + data)
     except EOFError:
         print(f"{os.getpid()}: {peer} has ended", file=sys.stderr, flush=True)
@@ -61,11 +71,18 @@ def serve(stream, in_child=False):
             os._exit(0)
 
 
-listener = socket.socket()
-listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-listener.bind(("", int(sys.argv[1])))
-listener.listen(100)
-print("ready", flush=True)
+if sys.argv[1] == "connection":
+    stream = socket.socket(fileno=int(sys.argv[2]))
+    stream.sendall(b"%07d" % os.getpid())
+    serve(stream, True)
+if sys.argv[1] == "listener":
+    listener = socket.socket(fileno=int(sys.argv[2]))
+else:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind(("", int(sys.argv[1])))
+    listener.listen(100)
+    print("ready", flush=True)
 while True:
     stream, _ = listener.accept()
     threading.Thread(target=serve, args=(stream,), daemon=True).start()

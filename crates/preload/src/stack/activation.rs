@@ -199,6 +199,10 @@ impl File {
             return Some(live);
         }
         if stays_with_kernel(self) {
+            if self.backlog() >= 0 {
+                // Another process may have its port.
+                host::share_listener(fd);
+            }
             return None;
         }
         if rings::keep_sockets() || is_short() {

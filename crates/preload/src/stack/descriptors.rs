@@ -19,14 +19,17 @@ use std::sync::atomic::Ordering;
 /// That of close(2).
 pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
     let inside = Inside::enter();
-    if inside.is_some()
+    let is_shared = inside.is_some()
         && matches!(file.live(), Some(Live::Stream(_)))
-        && handover_parent::is_shared(&file)
-    {
+        && handover_parent::is_shared(&file);
+    if is_shared {
         handover_parent::keep_companion(&file, fd);
     }
     // Removed from the table before the number is free. The last reference closes our socket here.
     FILES.clear(fd);
+    if is_shared {
+        handover_parent::closed(&file);
+    }
     drop(file);
     // SAFETY: the caller's contract.
     let closed = unsafe { real::close(fd) };

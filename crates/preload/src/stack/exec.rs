@@ -3,17 +3,15 @@
 use super::{
     activation, companion_address,
     file::{FILES, Live, Ref, hand_over_now},
-    handover_parent, host, libc_io, links, not_accelerated, udp_links,
+    foreign, handover_parent, host, libc_io, links, udp_links,
 };
-use crate::{inside::Inside, real, report::Once};
+use crate::{inside::Inside, real};
 use libc::c_int;
 use std::sync::atomic::Ordering;
 
-static PASSED: Once = Once::new();
-
 /// Before an exec, after which no code of ours can ask the parent: hands over to the kernel the connections of this
 /// process that stay open, and of its parent's those at standard input, output and error, and those that a child has
-/// prepared for the new program. A listener of the parent's that is prepared for it cannot be handed over, and is reported.
+/// prepared for the new program. The port of a listener that it gets is shared with it.
 pub fn before_exec() {
     if FILES.end() == 0 {
         return;
@@ -24,7 +22,7 @@ pub fn before_exec() {
         links::give_back(true);
     }
     if host::made_by_this_process().is_some() {
-        activation::share_udp(&udp_links::own_sockets());
+        activation::share_udp(&udp_links::own_sockets(|_| true));
     }
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
@@ -38,19 +36,12 @@ pub fn before_exec() {
             }
             // It would end with the memory of this process.
             (None, Some(Live::Stream(_))) if stays_open(fd) => libc_io::check_executed(fd, &file),
+            (_, Some(Live::Listener(_))) if stays_open(fd) => foreign::share_listener(fd),
             _ if file.is_parents_listener()
                 && (is_standard || file.for_exec.load(Ordering::Relaxed))
                 && stays_open(fd) =>
             {
-                let why = format_args!(
-                    "{}: a listener is passed to an executed program, and its connections come over this run's queues",
-                    not_accelerated::device()
-                );
-                not_accelerated::report(
-                    &PASSED,
-                    why,
-                    "that program accepts none of them; such a server needs --plane kernel",
-                );
+                foreign::share_listener(fd);
             }
             _ => {}
         }
@@ -70,6 +61,7 @@ pub fn before_spawn() {
     if passes_listener() {
         links::give_back(false);
     }
+    activation::share_udp(&udp_links::own_sockets(stays_open));
     for (fd, file) in FILES.all() {
         if let Some(file) = file.filter(|file| file.has_followed())
             && stays_open(fd)

@@ -354,7 +354,12 @@ impl File {
         self.private.load(Ordering::Relaxed)
     }
 
-    /// It was accepted here.
+    /// It is connected again.
+    pub fn clear_private(&self) {
+        self.private.store(false, Ordering::Relaxed);
+    }
+
+    /// It was accepted, or is connected, here.
     pub fn set_private(&self) {
         self.private.store(true, Ordering::Relaxed);
     }

@@ -12,12 +12,14 @@ use super::{
     companion_options,
     file::{File, Live, fd_of_set},
     handover_channel::Answer,
-    host, rings, route,
+    host, not_accelerated, rings, route,
     wait::wait_inside,
 };
 use crate::{
+    config,
     inside::{Inside, Restart, is_single_threaded},
     memory,
+    report::Once,
 };
 use busypoll_stack::TcpStream;
 use libc::c_int;
@@ -26,6 +28,8 @@ use std::{io, net, sync::atomic::Ordering, time::Duration};
 /// After how many exchanges this process makes a Host for it. That takes as long as 60 to 240 exchanges save, and the slots
 /// of an interface are few.
 const EXCHANGES: u32 = 256;
+
+static STAYS: Once = Once::new();
 
 /// How often it tries, while something that was sent is not acknowledged, before it waits for as many exchanges again.
 const TRIES: u32 = 16;
@@ -47,7 +51,10 @@ pub fn take_over<'a>(
         return Ok(None);
     }
     let exchanges = follow.exchanges.fetch_add(1, Ordering::Relaxed) + 1;
+    let is_strict = config::get().is_some_and(|config| config.launch.strict);
     let due = match (follow.due.load(Ordering::Relaxed), host::existing()) {
+        // It is the kernel's no longer than it must be.
+        (0, None) if is_strict => 1,
         (0, None) => EXCHANGES,
         (due, _) => due,
     };
@@ -55,7 +62,7 @@ pub fn take_over<'a>(
         return Ok(None);
     }
     if !is_for_this_process(file) {
-        file.set_kernel_owned();
+        stays_with_kernel(file);
         return Ok(None);
     }
     let waits = flags & libc::MSG_DONTWAIT == 0
@@ -66,7 +73,8 @@ pub fn take_over<'a>(
     let events = libc::POLLIN | libc::POLLRDHUP;
     let ready = wait_inside(inside, fd, events, limit, Restart::BySignal)?;
     if ready & (libc::POLLRDHUP | libc::POLLERR) != 0 {
-        // Nothing more comes. Of the peer's end before the hand-over the kernel's socket has no number.
+        // Nothing more comes, so there is nothing to gain, or to miss with `--strict`. Of the peer's end before the
+        // hand-over the kernel's socket has no number.
         file.set_kernel_owned();
         return Ok(None);
     }
@@ -75,7 +83,7 @@ pub fn take_over<'a>(
         // A program may look for data before it waits: then the next receive finds it acknowledged.
         follow.has_sent.store(true, Ordering::Relaxed);
         if exchanges > due + TRIES {
-            follow.due.store(exchanges.saturating_mul(2), Ordering::Relaxed);
+            put_off(file, exchanges, is_strict);
         }
         return Ok(None);
     }
@@ -86,14 +94,34 @@ pub fn take_over<'a>(
             && (host::with_interface().is_some() || route::leads_to(remote, local.ip()))
     });
     if !may_come {
-        file.set_kernel_owned();
+        stays_with_kernel(file);
         return Ok(None);
     }
     let moved = move_here(file, fd, &kernel);
-    if moved.is_none() && file.follows() {
-        follow.due.store(exchanges.saturating_mul(2), Ordering::Relaxed);
+    if moved.is_none() && file.follows() && (!is_strict || exchanges > due + TRIES) {
+        put_off(file, exchanges, is_strict);
     }
     Ok(moved)
+}
+
+/// It cannot be taken over now. With `--strict` it must be.
+fn put_off(file: &File, exchanges: u32, is_strict: bool) {
+    match is_strict {
+        true => stays_with_kernel(file),
+        false => file.follow.due.store(exchanges.saturating_mul(2), Ordering::Relaxed),
+    }
+}
+
+/// It is the kernel's for good, of which the parent has said that it may be. With `--strict` the program ends.
+fn stays_with_kernel(file: &File) {
+    file.set_kernel_owned();
+    if config::get().is_some_and(|config| config.launch.strict) {
+        let why = format_args!(
+            "{}: a connection of the parent's cannot be taken over from the kernel",
+            not_accelerated::device()
+        );
+        not_accelerated::report(&STAYS, why, "it stays there");
+    }
 }
 
 /// Whether nothing is against it on this side.
@@ -115,7 +143,7 @@ fn move_here<'a>(file: &'a File, fd: c_int, kernel: &net::TcpStream) -> Option<&
             Answer::Alone => file.follow.is_alone.store(true, Ordering::Relaxed),
             Answer::Later => return None,
             _ => {
-                file.set_kernel_owned();
+                stays_with_kernel(file);
                 return None;
             }
         }

@@ -5,18 +5,21 @@
 use super::{
     common::{self, for_each_fd},
     file::{FILES, File},
-    route,
+    host, not_accelerated, route,
     unsupported_options::{INHERITED, RECEIVED, UnsupportedOption},
 };
 use crate::{
     config::{self, Config},
     inside::Inside,
     kernel, memory, real,
+    report::Once,
 };
 use busypoll_policy::Protocol;
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use std::os::fd::BorrowedFd;
+
+static PASSED: Once = Once::new();
 
 /// Called when the library is loaded: enters the sockets that were inherited over exec.
 pub fn prepare(config: &Config) {
@@ -82,6 +85,18 @@ unsafe fn enter_received(message: &msghdr) {
     let Some(_inside) = Inside::enter() else { return };
     // SAFETY: the caller's contract.
     unsafe { for_each_passed(message, |fd| enter(fd, RECEIVED)) };
+}
+
+/// A program without a Host gets the listener at `fd`: the kernel makes its connections from now on.
+pub fn share_listener(fd: c_int) {
+    if !host::share_listener(fd) {
+        let why = format_args!(
+            "{}: a listener is passed to another program, and its connections come over this run's queues",
+            not_accelerated::device()
+        );
+        let then = "that program accepts none of them; such a server needs --plane kernel";
+        not_accelerated::report(&PASSED, why, then);
+    }
 }
 
 /// Calls `what` for each descriptor that `message` passes.

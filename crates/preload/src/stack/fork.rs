@@ -107,7 +107,7 @@ extern "C" fn before() {
     if inside.is_some() {
         links::give_back(false);
         activation::deactivate_unused_listeners();
-        activation::share_udp(&udp_links::own_sockets());
+        activation::share_udp(&udp_links::own_sockets(|_| true));
         file::share_epoll_sets();
         host::share_companions();
     }
@@ -129,7 +129,7 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     let Some(mut held) = take_fork_locks() else { return };
-    let channel = held.forking.child_end().map(|end| held.channels.add(end));
+    let channel = held.forking.child_end().map(|(end, board)| held.channels.add(end, board));
     let ends: Vec<c_int> = FILES
         .all()
         .filter_map(|(fd, file)| (file.is_none() && held.channels.has(fd)).then_some(fd))

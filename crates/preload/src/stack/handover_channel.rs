@@ -1,23 +1,28 @@
 //! The connections that a child of fork(2) shares with its parent. The child shares their companions, which are not
 //! connected: the connections are in the parent's memory. When the child uses one, it asks the parent over a channel
-//! made at the fork to hand it over to the kernel ([`handover_parent`](super::handover_parent)). From then on the
+//! made at the fork to hand it over to the kernel ([`handover_parent`](super::handover_parent)); one that the parent has
+//! closed was handed over before. From then on the
 //! companion is the connection, in all processes that share it. If a child alone has it then, it takes it over from the
 //! kernel ([`follow`](super::follow)). When the channel closes, the parent knows that no child
 //! has one any more.
 
 use super::common::lock;
-use libc::c_int;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, recv, send, sendmsg, socketpair,
+use libc::{c_int, c_void};
+use rustix::{
+    mm::{MapFlags, ProtFlags, mmap_anonymous, munmap},
+    net::{
+        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+        SocketFlags, SocketType, recv, send, sendmsg, socketpair,
+    },
 };
 use std::{
     io::IoSlice,
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::{self, NonNull},
     sync::{
         Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
 };
 
@@ -32,19 +37,25 @@ pub enum Message {
     Follow(u32),
 }
 
+/// The length of a request: kind, index, and where the reply is to go.
+pub const MESSAGE: usize = 6;
+
+/// The reply goes over the channel; otherwise over the socket sent along.
+pub const OVER_CHANNEL: u8 = 1;
+
 impl Message {
-    pub fn bytes(self) -> [u8; 5] {
+    fn bytes(self, reply: u8) -> [u8; MESSAGE] {
         let (kind, index) = match self {
             Message::HandOver(index) => (b'T', index),
             Message::Release(index) => (b'R', index),
             Message::Follow(index) => (b'F', index),
         };
         let [a, b, c, d] = index.to_ne_bytes();
-        [kind, a, b, c, d]
+        [kind, a, b, c, d, reply]
     }
 
-    pub fn read(bytes: [u8; 5]) -> Option<Message> {
-        let [kind, a, b, c, d] = bytes;
+    pub fn read(bytes: [u8; MESSAGE]) -> Option<Message> {
+        let [kind, a, b, c, d, _] = bytes;
         let index = u32::from_ne_bytes([a, b, c, d]);
         match kind {
             b'T' => Some(Message::HandOver(index)),
@@ -90,12 +101,66 @@ impl Answer {
     }
 }
 
+/// What the parent has handed over before a child has asked for it: an answer for each connection of a fork, or 0, in
+/// memory that parent and child have both.
+#[derive(Debug)]
+pub struct Board(NonNull<c_void>);
+
+// SAFETY: the memory is used by atomics alone.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+impl Board {
+    /// One page; further connections have none.
+    const LEN: usize = 4096;
+
+    /// `None`: no memory. Then the children ask.
+    pub fn new() -> Option<Board> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), Board::LEN, access, flags) };
+        at.ok().and_then(NonNull::new).map(Board)
+    }
+
+    /// The same, in the child, which has its own mapping.
+    pub fn in_child(&self) -> Board {
+        Board(self.0)
+    }
+
+    fn at(&self, index: u32) -> Option<&AtomicU8> {
+        let index = usize::try_from(index).ok().filter(|index| *index < Board::LEN)?;
+        // SAFETY: within the mapping, which lives as long as this.
+        Some(unsafe { self.0.cast::<AtomicU8>().add(index).as_ref() })
+    }
+
+    /// In the parent.
+    pub fn set(&self, index: u32, answer: Answer) {
+        let _ = self.at(index).map(|at| at.store(answer.byte(), Ordering::Release));
+    }
+
+    fn get(&self, index: u32) -> Option<Answer> {
+        let byte = self.at(index)?.load(Ordering::Acquire);
+        (byte != 0).then(|| Answer::from(byte))
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, or inherited by the child; each process unmaps its own once.
+        let _ = unsafe { munmap(self.0.as_ptr(), Board::LEN) };
+    }
+}
+
 /// The child's end of a channel, shared by all connections of one fork.
 #[derive(Debug)]
 pub struct Channel {
     end: OwnedFd,
+    board: Option<Board>,
     /// Grandchildren share the connections: then this process sends no release.
     shared: AtomicBool,
+    /// Held by a thread that waits for a reply over the channel, which no other process reads.
+    asking: Mutex<()>,
 }
 
 /// A connection of the parent's.
@@ -123,10 +188,15 @@ impl Channels {
     }
 
     /// In the child: adds the channel whose end is `end`.
-    pub fn add(&mut self, end: c_int) -> Arc<Channel> {
+    pub fn add(&mut self, end: c_int, board: Option<Board>) -> Arc<Channel> {
         // SAFETY: made for this child, and not used elsewhere here.
         let end = unsafe { OwnedFd::from_raw_fd(end) };
-        let channel = Arc::new(Channel { end, shared: AtomicBool::new(false) });
+        let channel = Arc::new(Channel {
+            end,
+            board,
+            shared: AtomicBool::new(false),
+            asking: Mutex::new(()),
+        });
         self.0.push(Arc::downgrade(&channel));
         channel
     }
@@ -149,6 +219,10 @@ impl InheritedConnection {
 
     /// Asks the parent to hand the connection, whose companion is `fd`, over to the kernel.
     pub fn claim(&self, fd: BorrowedFd<'_>) -> Answer {
+        let handed = self.channel.board.as_ref().and_then(|board| board.get(self.index));
+        if let Some(handed) = handed {
+            return handed;
+        }
         self.ask(Message::HandOver(self.index), Some(fd))
     }
 
@@ -163,36 +237,54 @@ impl InheritedConnection {
     }
 
     fn ask(&self, message: Message, companion: Option<BorrowedFd<'_>>) -> Answer {
+        let channel = &*self.channel;
+        if !self.is_shared() {
+            let _asking = lock(&channel.asking);
+            // A thread that forks meanwhile has not the reply: the child reads none here.
+            if !self.is_shared() {
+                return match channel.send(message, OVER_CHANNEL, companion.as_slice()) {
+                    true => receive_answer(&channel.end),
+                    false => Answer::No,
+                };
+            }
+        }
         let flags = SocketFlags::CLOEXEC;
         let Ok((ours, theirs)) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         else {
             return Answer::No;
         };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = [Some(theirs.as_fd()), companion];
-        let fds: Vec<BorrowedFd<'_>> = fds.into_iter().flatten().collect();
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-        let message = message.bytes();
-        let sent = sendmsg(
-            &self.channel.end,
-            &[IoSlice::new(&message)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        );
-        if sent.is_err() {
+        let fds: Vec<BorrowedFd<'_>> =
+            [Some(theirs.as_fd()), companion].into_iter().flatten().collect();
+        if !channel.send(message, 0, &fds) {
             return Answer::No;
         }
         drop(theirs);
-        let mut answer = [0];
-        loop {
-            match recv(&ours, &mut answer[..], RecvFlags::empty()) {
-                Err(rustix::io::Errno::INTR) => {}
-                Ok((_, 1)) => return Answer::from(answer[0]),
-                // The parent is gone.
-                _ => return Answer::No,
-            }
+        receive_answer(&ours)
+    }
+}
+
+impl Channel {
+    /// Whether it is sent, with descriptors.
+    fn send(&self, message: Message, reply: u8, fds: &[BorrowedFd<'_>]) -> bool {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let (message, flags) = (message.bytes(reply), SendFlags::NOSIGNAL);
+        sendmsg(&self.end, &[IoSlice::new(&message)], &mut control, flags).is_ok()
+    }
+}
+
+fn receive_answer(from: &OwnedFd) -> Answer {
+    let mut answer = [0];
+    loop {
+        match recv(from, &mut answer[..], RecvFlags::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok((_, 1)) => return Answer::from(answer[0]),
+            // The parent is gone.
+            _ => return Answer::No,
         }
     }
 }
@@ -200,7 +292,7 @@ impl InheritedConnection {
 impl Drop for InheritedConnection {
     fn drop(&mut self) {
         if !self.is_shared() {
-            let message = Message::Release(self.index).bytes();
+            let message = Message::Release(self.index).bytes(0);
             // If the parent is gone there is nothing to do; if it is slow, it will see the channel close.
             let _ = send(&self.channel.end, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }

@@ -8,7 +8,7 @@ use super::{
     common::{error, lock},
     companion_options,
     file::{FILES, File, Live, Ref},
-    handover_channel::{Answer, Message},
+    handover_channel::{Answer, Board, MESSAGE, Message, OVER_CHANNEL},
     host, internal_fds, not_accelerated,
 };
 use crate::{
@@ -37,6 +37,8 @@ use std::{
 /// The connections that the children of one fork share, and their channel.
 struct ForkGroup {
     channel: Arc<OwnedFd>,
+    /// Where its children see what was handed over before they asked.
+    board: Option<Board>,
     files: Vec<Option<Shared>>,
 }
 
@@ -67,11 +69,14 @@ impl ForkGroup {
 
 struct Parent {
     groups: Vec<ForkGroup>,
+    /// The program has closed these, and children have them.
+    closed: Vec<Ref>,
     /// The eventfd that wakes the thread that serves them.
     wakeup: Option<Arc<OwnedFd>>,
 }
 
-static PARENT: Mutex<Parent> = Mutex::new(Parent { groups: Vec::new(), wakeup: None });
+static PARENT: Mutex<Parent> =
+    Mutex::new(Parent { groups: Vec::new(), closed: Vec::new(), wakeup: None });
 
 static REPORTED: Once = Once::new();
 
@@ -119,11 +124,15 @@ impl Forking {
             unsafe { OwnedFd::from_raw_fd(internal_fds::make_internal(channel.into_raw_fd())) };
         self.child_end = Some(internal_fds::make_internal(child_end.into_raw_fd()));
         let files = files.into_iter().map(|file| Some(Shared::Ours(file))).collect();
-        self.parent.groups.push(ForkGroup { channel: Arc::new(channel), files });
+        let (channel, board) = (Arc::new(channel), Board::new());
+        self.parent.groups.push(ForkGroup { channel, board, files });
     }
 
-    pub fn child_end(&self) -> Option<c_int> {
-        self.child_end
+    /// In the child: its end, and its board.
+    pub fn child_end(&self) -> Option<(c_int, Option<Board>)> {
+        let group = self.parent.groups.last();
+        let board = group.and_then(|group| group.board.as_ref()).map(Board::in_child);
+        self.child_end.map(|end| (end, board))
     }
 
     /// In the parent: closes the child's end.
@@ -144,6 +153,7 @@ impl Forking {
     /// In the child: these are the parent's, so they are forgotten and not closed.
     pub fn in_child(&mut self) {
         std::mem::forget(std::mem::take(&mut self.parent.groups));
+        std::mem::forget(std::mem::take(&mut self.parent.closed));
         std::mem::forget(self.parent.wakeup.take());
     }
 }
@@ -225,6 +235,8 @@ fn serve(wakeup: &OwnedFd) {
         // The thread ignores signals.
         let _ = poll(&mut fds, None);
         let _ = rustix::io::read(wakeup, &mut [0; 8][..]);
+        let closed = std::mem::take(&mut lock(&PARENT).closed);
+        closed.into_iter().for_each(|file| hand_over_closed(&file));
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         for (channel, _) in channels.iter().zip(ready).filter(|(_, ready)| *ready) {
@@ -237,7 +249,7 @@ fn serve(wakeup: &OwnedFd) {
 fn handle_message(channel: &Arc<OwnedFd>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = [0; 5];
+    let mut bytes = [0; MESSAGE];
     let mut into = [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let came = match recvmsg(channel, &mut into, &mut control, flags) {
@@ -245,51 +257,44 @@ fn handle_message(channel: &Arc<OwnedFd>) {
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
         Err(_) => 0,
     };
+    let over_channel = bytes[MESSAGE - 1] == OVER_CHANNEL;
     let mut given = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
     let mut given = given.next().into_iter().flatten();
-    let (answer, companion) = (given.next(), given.next());
-    let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, channel);
+    let answer = if over_channel { None } else { given.next() };
+    let companion = given.next();
+    let message = (came == MESSAGE).then(|| Message::read(bytes)).flatten();
     let mut parent = lock(&PARENT);
+    let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, channel);
     let Some(at) = parent.groups.iter().position(is_it) else { return };
-    let message = (came == 5).then(|| Message::read(bytes)).flatten();
     let shared = |index: u32, parent: &mut Parent| {
         parent.groups.get_mut(at)?.files.get_mut(index as usize).map(Option::take)
     };
+    // Closed after the reply, for which the child waits.
+    let mut taken = None;
     let reply = match message {
         Some(Message::HandOver(index)) => {
-            let taken = shared(index, &mut parent);
-            match (taken, companion) {
+            match (&*taken.insert(shared(index, &mut parent)), &companion) {
                 (Some(Some(Shared::Ours(file))), Some(companion)) => {
-                    let place = |parent: &mut Parent, new: Option<Shared>| {
-                        let group = parent.groups.iter_mut().find(|group| is_it(group))?;
-                        let place = group.files.get_mut(index as usize)?;
-                        Some(std::mem::replace(place, new)).flatten()
-                    };
-                    place(&mut parent, Some(Shared::Moving(file.clone())));
+                    place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
                     // A thread that forks meanwhile must not wait for the kernel.
                     drop(parent);
-                    let reply = child_uses(&file, companion.as_fd(), |parent, file_now, ends| {
-                        let is_alone = matches!(place(parent, None), Some(Shared::Moving(_)));
-                        if !is_alone || !file.is_private() || is_shared_by(parent, &file) {
-                            return Answer::Yes;
-                        }
-                        let mut handed = Some(Shared::Handed(file_now, ends));
-                        let reply = child_follows(&mut handed);
-                        place(parent, handed);
-                        reply
-                    });
-                    if matches!(reply, Answer::No | Answer::Strict) {
-                        place(&mut lock(&PARENT), None);
-                    }
+                    hand_over_to_child((channel, index), file, companion.as_fd())
+                }
+                // It was handed over before: when it was closed here, or for another child, and then these say no.
+                (Some(Some(Shared::Handed(..) | Shared::GivenUp(_))), _) => {
+                    let mut handed = taken.take().flatten().flatten();
+                    let reply = child_follows(&mut handed);
+                    place(&mut parent, at, index, handed);
+                    drop(parent);
                     reply
                 }
                 // Another child has claimed it before.
-                (Some(before), _) => {
+                (Some(_), _) => {
                     drop(parent);
-                    before.into_iter().for_each(release);
+                    taken.take().flatten().flatten().into_iter().for_each(release);
                     Answer::Yes
                 }
                 _ => Answer::No,
@@ -314,8 +319,92 @@ fn handle_message(channel: &Arc<OwnedFd>) {
             return;
         }
     };
+    let reply = match (message, reply) {
+        // What it would be left with is the kernel's for good.
+        (Some(Message::HandOver(_)), Answer::Yes | Answer::No) if is_strict() => {
+            report("the child ends, as --strict requires");
+            Answer::Strict
+        }
+        (_, reply) => reply,
+    };
     // The child may be gone.
-    let _ = answer.map(|to| send(&to, &[reply.byte()], SendFlags::NOSIGNAL));
+    let to = answer.as_ref().map_or(channel.as_fd(), AsFd::as_fd);
+    let _ = send(to, &[reply.byte()], SendFlags::NOSIGNAL);
+}
+
+/// Puts `new` in the place of a connection of the group at `at`; returns what was there.
+fn place(parent: &mut Parent, at: usize, index: u32, new: Option<Shared>) -> Option<Shared> {
+    let place = parent.groups.get_mut(at)?.files.get_mut(index as usize)?;
+    std::mem::replace(place, new)
+}
+
+/// The child of a fork, by its channel, has `file`, which is [moving](Shared::Moving) in its place: hands it over.
+fn hand_over_to_child(
+    (channel, index): (&Arc<OwnedFd>, u32),
+    file: &Ref,
+    companion: BorrowedFd<'_>,
+) -> Answer {
+    let place = |parent: &mut Parent, new: Option<Shared>| {
+        let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, channel);
+        let at = parent.groups.iter().position(is_it)?;
+        place(parent, at, index, new)
+    };
+    let answer = child_uses(file, companion, |parent, file_now, ends| {
+        let is_alone = matches!(place(parent, None), Some(Shared::Moving(_)));
+        if !is_alone || !file.is_private() || is_shared_by(parent, file) {
+            return Answer::Yes;
+        }
+        let mut handed = Some(Shared::Handed(file_now, ends));
+        let answer = child_follows(&mut handed);
+        place(parent, handed);
+        answer
+    });
+    if answer == Answer::No {
+        place(&mut lock(&PARENT), None);
+    }
+    answer
+}
+
+/// The program has closed its last descriptor of `file`, which children have: they will use it. The thread hands it over
+/// now, while the child of an accepting server begins, and not while that child waits for it.
+pub fn closed(file: &Ref) {
+    let mut parent = lock(&PARENT);
+    if parent.wakeup.is_none() || is_open(file) {
+        return;
+    }
+    parent.closed.push(file.clone());
+    // It fails only when the counter is full, and then the thread is woken already.
+    let _ = parent.wakeup.as_ref().map(|wakeup| rustix::io::write(wakeup, &1_u64.to_ne_bytes()));
+}
+
+/// Hands over `file`, which is closed here, if the child of one fork alone has it.
+fn hand_over_closed(file: &Ref) {
+    let mut parent = lock(&PARENT);
+    let is_its = |it: &Option<Shared>| matches!(it, Some(Shared::Ours(it)) if is_same(it, file));
+    let mut all = parent
+        .groups
+        .iter()
+        .enumerate()
+        .filter_map(|(at, group)| Some((at, group.files.iter().position(is_its)?)));
+    let (Some((at, index)), None) = (all.next(), all.next()) else { return };
+    let (Some(companion), index) = (file.kept_companion(), index as u32) else { return };
+    let channel = parent.groups[at].channel.clone();
+    place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
+    drop(parent);
+    let answer = hand_over_to_child((&channel, index), file, companion.as_fd());
+    let mut parent = lock(&PARENT);
+    let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, &channel);
+    let Some(at) = parent.groups.iter().position(is_it) else { return };
+    match answer {
+        // The child may still ask.
+        Answer::No => drop(place(&mut parent, at, index, Some(Shared::Ours(file.clone())))),
+        Answer::Yes if is_strict() => {}
+        answer => parent.groups[at].board.iter().for_each(|board| board.set(index, answer)),
+    }
+}
+
+fn is_strict() -> bool {
+    config::get().is_some_and(|config| config.launch.strict)
 }
 
 /// The children of a fork do not have `shared` any more. A connection that the kernel has may still be another process's.
@@ -344,24 +433,20 @@ fn child_uses(
     companion: BorrowedFd<'_>,
     handed: impl FnOnce(&mut Parent, Ref, Ends) -> Answer,
 ) -> Answer {
-    let strict = config::get().is_some_and(|config| config.launch.strict);
-    let then = match strict {
-        true => "the child ends, as --strict requires",
-        false => {
-            "it is handed over to the kernel, and comes back only if it lasts and no other process has it"
-        }
-    };
+    if !is_strict() {
+        report(
+            "it is handed over to the kernel, and comes back only if it lasts and no other process has it",
+        );
+    }
+    give_to_kernel(file, companion, handed).unwrap_or(Answer::No)
+}
+
+fn report(then: &str) {
     REPORTED.report(format_args!(
         "{}: a child process uses a connection of its parent's; {then}. For a program that serves short connections in \
          child processes use --plane kernel, or a policy rule with that plane",
         not_accelerated::device()
     ));
-    let given = give_to_kernel(file, companion, handed);
-    match given {
-        _ if strict => Answer::Strict,
-        Ok(answer) => answer,
-        Err(_) => Answer::No,
-    }
 }
 
 /// Hands a connection of this process, whose companion is `fd`, over to the kernel.

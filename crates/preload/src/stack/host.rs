@@ -1,7 +1,11 @@
 //! The process's Host: made when a socket first needs it, in the process that needs it. At first it has links to other
 //! processes only; the interface, and with it a slot, comes with the first socket that needs it.
 
-use super::{capture, common::lock, internal_fds, not_accelerated, thread_end};
+use super::{
+    capture,
+    common::{self, lock},
+    internal_fds, not_accelerated, thread_end,
+};
 use crate::{
     config::{self, Config},
     handler_frames, inside,
@@ -225,6 +229,20 @@ fn set_priority(socket: RawFd, priority: u32) -> io::Result<()> {
         }
         (done, _) => done,
     }
+}
+
+/// A program without a Host has `listener`, or will have it: the kernel makes the connections of its port from now on,
+/// also if a process of the runs has it. Returns whether that is so.
+pub fn share_listener(listener: RawFd) -> bool {
+    let Some(config) = config::get() else { return false };
+    if config.launch.same_host
+        && let Ok(local) = common::local(listener)
+    {
+        busypoll_stack::share_address(local);
+        made_by_this_process().into_iter().for_each(|made| made.host.share_own_address(local));
+    }
+    let guard = config.launch.guard.as_deref();
+    guard.is_some_and(|guard| lease::share(guard, listener).is_ok())
 }
 
 /// The Host with links only.

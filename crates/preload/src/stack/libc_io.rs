@@ -8,7 +8,7 @@
 use super::{
     activation::{self, deactivate},
     file::{FILES, Live, Ref},
-    handover_parent, not_accelerated,
+    foreign, handover_parent, not_accelerated,
     unsupported_options::{STANDARD, UnsupportedOption, used},
 };
 use crate::{
@@ -139,6 +139,11 @@ pub unsafe fn add_dup2(file: Ref, actions: *mut c_void, fd: c_int, to: c_int) ->
     // SAFETY: the caller's contract.
     let added = unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) };
     if added == 0 {
+        if let Some(Live::Listener(_)) = file.live()
+            && let Some(_inside) = Inside::enter()
+        {
+            foreign::share_listener(fd);
+        }
         leave_to_kernel(&file, fd, EXECUTED);
     }
     added

@@ -46,6 +46,7 @@ fn may_pass(fd: c_int) -> bool {
     if !matches!(file.live(), Some(Live::Stream(_))) {
         if let Some(Live::Listener(_)) = file.live() {
             links::give_back(false);
+            foreign::share_listener(fd);
         } else if file.protocol == Protocol::Udp && udp_links::is_on() {
             activation::share_udp(&[file]);
         }

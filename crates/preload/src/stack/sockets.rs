@@ -439,9 +439,15 @@ fn connect_tcp(
             Err(same) => file = same,
         }
     }
+    let mut alone_since = None;
     let stream: &TcpStream = match file.live() {
-        Some(Live::Stream(live)) => live,
+        Some(Live::Stream(live)) => {
+            // Another process may have got it between the two calls.
+            file.clear_private();
+            live
+        }
         _ => {
+            let (since, is_known) = (companion_address::moment(), file.address.get().is_some());
             let bound = local_of(&file, fd).unwrap_or(address::any(file.domain));
             // The kernel knows the right error.
             if (file.domain == libc::AF_INET6) != remote.is_ipv6() {
@@ -451,7 +457,10 @@ fn connect_tcp(
             let ours =
                 file.is_for_stack(local, Some(remote)) && route::leads_to(remote, bound.ip());
             match ours.then(|| file.stream(fd, local, remote)).flatten() {
-                Some(stream) => stream,
+                Some(stream) => {
+                    alone_since = is_known.then_some(since);
+                    stream
+                }
                 None => {
                     leave_fd_to_kernel(fd, &file);
                     return None;
@@ -464,6 +473,12 @@ fn connect_tcp(
         _ => Restart::BySignal,
     };
     let result = inside.wait(restart, || stream.connect_to(remote));
+    // Its address is known for as long as no other process can have got the socket. A process that is forked from now on
+    // shares the connection.
+    let begun = result.as_ref().map_or_else(|failed| code(failed) == libc::EINPROGRESS, |()| true);
+    if begun && alone_since == Some(companion_address::moment()) {
+        file.set_private();
+    }
     if let Err(failed) = &result {
         match code(failed) {
             libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | ERESTARTSYS => {}

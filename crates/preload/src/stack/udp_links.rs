@@ -187,11 +187,12 @@ pub fn share(file: &File) {
     }
 }
 
-/// Before a fork or an exec: the sockets of this process, which other processes may have from now on.
-pub fn own_sockets() -> Vec<Ref> {
+/// Before another process begins: the sockets of this process, which that one gets if `is_passed` says so of a descriptor.
+pub fn own_sockets(is_passed: impl Fn(c_int) -> bool) -> Vec<Ref> {
     if !is_on() {
         return Vec::new();
     }
     let is_own = |file: &Ref| file.protocol == Protocol::Udp && file.local_udp.is(OWN);
-    FILES.all().filter_map(|(_, file)| file.filter(is_own)).collect()
+    let passed = FILES.all().filter_map(|(fd, file)| file.filter(is_own).filter(|_| is_passed(fd)));
+    passed.collect()
 }

@@ -27,6 +27,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon it checks again if there was none: a process has no environment for a moment during execve.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// How often the guard looks whether the listeners of programs without the interface are still open.
+const LISTENERS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The most connections without a request: from this user and root together, and from all others. A further one
 /// replaces the oldest, which has had time to send its request.
 const MAX_WAITING: usize = 16;
@@ -115,6 +118,8 @@ struct Watched {
     repeat: Vec<(Instant, Vec<LedgerEntry>)>,
     /// Some ended process's last frames may not be sent.
     unsettled: bool,
+    /// When the guard looks at the listeners of programs without the interface, if there are any.
+    listeners: Option<Instant>,
 }
 
 impl Guard {
@@ -128,6 +133,11 @@ impl Guard {
             self.check_owners(&mut watched);
             watched.unsettled = self.interface.held_mut().is_some_and(Attachment::settle);
             self.repeat_resets(&mut watched);
+            if watched.listeners.is_some_and(|at| at <= Instant::now()) {
+                let left =
+                    self.interface.held_mut().is_some_and(Attachment::prune_shared_listeners);
+                watched.listeners = left.then(|| Instant::now() + LISTENERS_INTERVAL);
+            }
             if let Some(held) = self.interface.held() {
                 held.close_queries();
             }
@@ -159,7 +169,8 @@ impl Guard {
         }
         fds.extend(watched.waiting.iter().map(|pending| pending.connection.as_fd()));
         let repeat = watched.repeat.iter().map(|(at, _)| *at);
-        let due = repeat.chain(watched.waiting.iter().map(|pending| pending.until)).min();
+        let waiting = watched.waiting.iter().map(|pending| pending.until);
+        let due = repeat.chain(waiting).chain(watched.listeners).min();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
         let room = watched.accept_failed.then_some(ACCEPT_RETRY);
         let interval = interval.filter(|_| watched.owners.is_empty());
@@ -193,7 +204,7 @@ impl Guard {
         }
         for pending in std::mem::take(&mut watched.waiting) {
             match lease::receive_request(&pending.connection) {
-                Ok(Some(request)) => self.answer(pending.connection, request, &mut watched.owners),
+                Ok(Some(request)) => self.answer(pending.connection, request, watched),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && pending.until > now => {
                     watched.waiting.push(pending);
                 }
@@ -269,8 +280,9 @@ impl Guard {
 
     /// Answers a request. A process that is granted the interface becomes one of its owners. Errors of sending are
     /// ignored.
-    fn answer(&mut self, connection: OwnedFd, request: Request, owners: &mut Vec<Owner>) {
+    fn answer(&mut self, connection: OwnedFd, request: Request, watched: &mut Watched) {
         let Ok((pid, user)) = lease::peer(connection.as_fd()) else { return };
+        let owners = &mut watched.owners;
         match request {
             Request::List => {
                 if is_trusted(user) {
@@ -309,6 +321,13 @@ impl Guard {
                 }
             }
             Request::Watch(_) => owners.extend(self.watch(connection, pid, pidfd_of(pid))),
+            Request::Share(secret, _) if secret != self.secret && !is_trusted(user) => {}
+            Request::Share(_, socket) => {
+                if self.share_listener(&socket) {
+                    watched.listeners.get_or_insert_with(|| Instant::now() + LISTENERS_INTERVAL);
+                    let _ = lease::answer_set(&connection);
+                }
+            }
             Request::Claim(_, ledger) => {
                 let process = Claimant { pid, process: pidfd_of(pid), ledger };
                 let owner = self.claim(connection, process, owners);

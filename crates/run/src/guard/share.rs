@@ -2,7 +2,7 @@
 //! run of the same user, if that one does.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use busypoll_stack::IcmpSockets;
 use busypoll_stack::lease;
@@ -95,6 +95,17 @@ impl Guard {
         let labels = Attachment::labels(&self.interface.device);
         let mut names = labels.into_iter().map(|label| format!("{NAME}{label}"));
         names.find_map(|name| lease::join(&name, pid, process.as_fd(), ledger).ok())
+    }
+
+    /// A program without the interface has this listener: shares its port, here or where the interface is held.
+    pub(super) fn share_listener(&mut self, socket: &OwnedFd) -> bool {
+        if let Some(held) = self.interface.held_mut() {
+            return held.share_listener(socket).is_ok();
+        }
+        let labels = Attachment::labels(&self.interface.device);
+        // The other guard asks for no word of a process of this user.
+        let mut guards = labels.into_iter().map(|label| format!("{NAME}{label}/-"));
+        guards.any(|guard| lease::share(&guard, socket.as_raw_fd()).is_ok())
     }
 
     /// Grants the interface to a process, of this or of another run, and returns it; or refuses.

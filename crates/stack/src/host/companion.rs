@@ -5,6 +5,7 @@
 
 use super::{
     companion_listener::CompanionEndpoint,
+    give_back,
     group_ring::GroupRing,
     groups::RECHECK,
     kernel_connections::KernelConnections,
@@ -225,6 +226,7 @@ impl CompanionService {
             reserved,
             next,
         });
+        give_back::take_segments(&state);
         let for_thread = state.clone();
         let thread = serve("busypoll/kernel", move || for_thread.serve())?;
         Ok(CompanionService { state, thread: Some(thread) })

@@ -1,7 +1,8 @@
 //! A UDP socket of ours that is the kernel's again: what it has not read yet goes back into the kernel's socket, from
-//! which a child process may read it. It is sent there as it came, by the raw sockets, with its sender's address.
+//! which a child process may read it. It is sent there as it came, by the raw sockets, with its sender's address. So are
+//! segments that were on their way when their connection became the kernel's.
 
-use super::companion::Companion;
+use super::companion::{Companion, State};
 use crate::{
     inet::Meta,
     sync::lock,
@@ -11,10 +12,42 @@ use crate::{
 use std::{
     net::{IpAddr, SocketAddr},
     os::fd::AsRawFd,
+    sync::Arc,
 };
 
 /// include/uapi/linux/in6.h.
 const IPV6_HDRINCL: i32 = 36;
+
+/// Segments that came over our rings for connections that the kernel has by now go to the kernel, too.
+pub(super) fn take_segments(state: &Arc<State>) {
+    let of = Arc::downgrade(state);
+    let give = move |packet: &[u8], to: IpAddr| {
+        if let Some(state) = of.upgrade() {
+            state.to_kernel(packet, to);
+        }
+    };
+    state.inet.tcp_give_to_kernel_by(Box::new(give));
+}
+
+impl State {
+    /// Gives the kernel an IP packet for `to`, as if it had come over loopback.
+    fn to_kernel(&self, packet: &[u8], to: IpAddr) {
+        // These sockets send nothing else. If it fails, the packet is refused.
+        let socket = match &self.icmpv6 {
+            _ if to.is_ipv4() => {
+                let _ = set_option(&self.icmp, libc::IPPROTO_IP, libc::IP_HDRINCL, 1);
+                &self.icmp
+            }
+            Some(socket) => {
+                let _ = set_option(socket, libc::IPPROTO_IPV6, IPV6_HDRINCL, 1);
+                socket
+            }
+            None => return,
+        };
+        // A buffer without room drops it, as any other.
+        let _ = sys::send_to(socket.as_raw_fd(), packet, SocketAddr::new(to, 0));
+    }
+}
 
 impl Companion {
     /// Closes it, and gives the kernel's socket the datagrams that `next` takes, oldest first.
@@ -24,20 +57,10 @@ impl Companion {
         drop(self);
         // The thread may be reading from it just now.
         let _delivering = lock(&state.delivering);
-        // These sockets send nothing else. If it fails, the packets are refused.
-        let _ = set_option(&state.icmp, libc::IPPROTO_IP, libc::IP_HDRINCL, 1);
-        if let Some(socket) = &state.icmpv6 {
-            let _ = set_option(socket, libc::IPPROTO_IPV6, IPV6_HDRINCL, 1);
-        }
         let mut payload = Vec::new();
         while let Some(meta) = next(&mut payload) {
             let Some(packet) = packet(&meta, &payload) else { continue };
-            let to = meta.to.ip().to_canonical();
-            let socket = if to.is_ipv4() { Some(&state.icmp) } else { state.icmpv6.as_ref() };
-            if let Some(socket) = socket {
-                // A buffer without room drops it, as any other.
-                let _ = sys::send_to(socket.as_raw_fd(), &packet, SocketAddr::new(to, 0));
-            }
+            state.to_kernel(&packet, meta.to.ip().to_canonical());
         }
     }
 }

@@ -11,7 +11,7 @@
 //! and an exec the connections that wait in its accept queue are given back: each client connects by the kernel, and
 //! sends again what the listener had received.
 
-mod shares;
+pub(super) mod shares;
 
 use self::shares::{Shares, is_group, share};
 use super::{Host, Inner, Link, idle_links::IdleLinks, workers::Group};
@@ -715,6 +715,12 @@ impl Host {
     #[doc(hidden)]
     pub fn is_no_way(&self, way: &ProcessWay, remote: SocketAddr, is_refused: bool) -> bool {
         self.peers().is_some_and(|peers| peers.is_no_way(way, remote, is_refused))
+    }
+
+    /// Other processes wait at this address of this process's, too: it takes connections over links only while it waits.
+    #[doc(hidden)]
+    pub fn share_own_address(&self, address: SocketAddr) {
+        self.peers().into_iter().for_each(|peers| peers.shared.share(address));
     }
 
     /// Before this process forks, or executes a program: connections over links that it has not accepted become the

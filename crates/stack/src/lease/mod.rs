@@ -11,6 +11,7 @@
 //! | `claim WORD` | grant me the interface; with the ledger, if it has one |
 //! | `repair HOW WORD` | set `TCP_REPAIR` of the socket sent along, which takes CAP_NET_ADMIN |
 //! | `priority VALUE WORD` | set `SO_PRIORITY` of the socket sent along, to a value that names a slot |
+//! | `share WORD` | the socket sent along is a listener that a program without the interface has: share its port |
 //! | `join PID` | grant it to that process, whose pidfd is sent along, and its ledger; of the guard of another run |
 //! | `list` | show me what you guard; answered to the user that started the guard, and to root |
 //! | `W…` | watched: the ledger to write, and ICMP sockets |
@@ -100,6 +101,8 @@ pub enum Request {
     Repair(String, i32, OwnedFd),
     /// Set `SO_PRIORITY` of a socket. With the secret word.
     Priority(String, u32, OwnedFd),
+    /// Share the port of a listener. With the secret word; one of another run's guard has none.
+    Share(String, OwnedFd),
 }
 
 /// Claims the interface from the guard at `address`, with the ledger of a process that is [watched](watch). Each received
@@ -222,6 +225,15 @@ pub fn repair(address: &str, socket: RawFd, how: i32) -> io::Result<()> {
 /// As [`repair`].
 pub fn priority(address: &str, socket: RawFd, priority: u32) -> io::Result<()> {
     set_option(address, socket, format_args!("priority {priority}"))
+}
+
+/// Asks the guard at `address` to [share](crate::nic::xdp::Attachment::share_listener) the port of a listener. The guard of
+/// another run is asked by its name alone.
+///
+/// # Errors
+/// As [`repair`].
+pub fn share(address: &str, socket: RawFd) -> io::Result<()> {
+    set_option(address, socket, format_args!("share"))
 }
 
 fn set_option(address: &str, socket: RawFd, what: fmt::Arguments<'_>) -> io::Result<()> {
@@ -436,6 +448,9 @@ pub fn receive_request(connection: &OwnedFd) -> io::Result<Option<Request>> {
     Ok(match (words.next(), words.next(), words.next()) {
         (Some("list"), None, None) => Some(Request::List),
         (Some("prepare"), Some(word), None) => Some(Request::Prepare(word.to_owned())),
+        (Some("share"), Some(word), None) => {
+            descriptors.into_iter().next().map(|socket| Request::Share(word.to_owned(), socket))
+        }
         (Some("watch"), Some(word), None) => Some(Request::Watch(word.to_owned())),
         (Some("claim"), Some(word), None) => {
             Some(Request::Claim(word.to_owned(), descriptors.into_iter().next()))

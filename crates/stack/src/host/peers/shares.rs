@@ -41,6 +41,28 @@ impl Published {
     pub(super) fn seeks_owner(&self) -> bool {
         self.rendezvous.is_none() && self.shared.as_ref().is_some_and(|it| it.owner.is_none())
     }
+
+    /// There is a group from now on. Returns the listeners that were alone until now.
+    ///
+    /// # Errors
+    /// No memory or descriptor left.
+    fn become_group(&mut self) -> io::Result<Vec<TakesLinks>> {
+        if self.shared.is_some() {
+            return Ok(Vec::new());
+        }
+        let shares = Shares::new(self.address)?;
+        self.listeners.iter().for_each(|listener| share(&shares.group, listener));
+        self.shared = Some(shares);
+        Ok(self.listeners.clone())
+    }
+}
+
+/// A program that takes no links waits at `address`, or will: the process that has published it, if there is one, takes
+/// connections over links only while it waits.
+#[doc(hidden)]
+pub fn share_address(address: SocketAddr) {
+    // The group stays when this process leaves it.
+    let _ = Shares::join(address);
 }
 
 impl Shares {
@@ -124,13 +146,7 @@ impl Shared {
         else {
             return message::send(socket.as_fd(), &[NOT_NOW], &[], 0).map(drop);
         };
-        let mut left = Vec::new();
-        if known.shared.is_none() {
-            let shares = Shares::new(known.address)?;
-            known.listeners.iter().for_each(|listener| share(&shares.group, listener));
-            left.clone_from(&known.listeners);
-            known.shared = Some(shares);
-        }
+        let left = known.become_group()?;
         let Some(shares) = &mut known.shared else { return Ok(()) };
         let file = shares.group.file().as_raw_fd();
         message::send(socket.as_fd(), &[DONE], &[file], 0)?;
@@ -139,12 +155,28 @@ impl Shared {
         }
         drop(published);
         self.be_found();
+        self.give_back_later(left);
+        Ok(())
+    }
+
+    /// A program that takes no links waits at `address`, or will.
+    pub(super) fn share(self: &Arc<Shared>, address: SocketAddr) {
+        let address = canonical(address);
+        let mut published = lock(&self.published);
+        let is_it =
+            |it: &&mut Published| canonical(it.address) == address && it.rendezvous.is_some();
+        let left = published.iter_mut().find(is_it).and_then(|known| known.become_group().ok());
+        drop(published);
+        self.be_found();
+        self.give_back_later(left.unwrap_or_default());
+    }
+
+    fn give_back_later(self: &Arc<Shared>, left: Vec<TakesLinks>) {
         // This thread must go on to answer. Without another one the connections wait for this process to accept.
         let shared = self.clone();
         if left.iter().any(|listener| listener.queued().is_none_or(|queued| !queued.is_empty())) {
             let _ = serve("busypoll/peers", move || shared.give_back(&left));
         }
-        Ok(())
     }
 
     /// Processes of groups have ended, or have given up their names.

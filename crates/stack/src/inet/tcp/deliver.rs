@@ -175,7 +175,10 @@ impl Inet {
     ) {
         // The kernel has no connections over a link.
         let may_be_kernels = || arrival.link() == 0 && self.tcp_is_taking_over(pass.now);
-        if segment.flags.has(Flags::RST) || may_be_kernels() {
+        if may_be_kernels() {
+            return self.tcp_to_kernel(arrival, pass.now);
+        }
+        if segment.flags.has(Flags::RST) {
             return;
         }
         let options = PathOptions::default();

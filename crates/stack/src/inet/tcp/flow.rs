@@ -464,6 +464,11 @@ impl State {
         }
     }
 
+    /// The neighbour is known to be reachable.
+    pub(super) fn confirm_later(&mut self, now: Instant) {
+        self.confirm_at = now + CONFIRM_INTERVAL;
+    }
+
     /// Whether nothing is to be sent after a predicted segment, and the timer on the wheel is early enough.
     #[inline(always)]
     pub(super) fn rests(&self) -> bool {

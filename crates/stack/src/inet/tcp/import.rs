@@ -127,7 +127,12 @@ impl Listening {
             request.acknowledged_after(rtt, pass.now);
         }
         let core = inet.tcp_accepted(listener, tuple, &request, path, pass);
-        core.lock().imported = true;
+        {
+            let mut state = core.lock();
+            state.imported = true;
+            // What the kernel's connection has received has confirmed the neighbour to the kernel.
+            state.confirm_later(pass.now);
+        }
         if !inet.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
             inet.tcp_release(&listener.flow_claim().of(&tuple));
             return Err(errno(libc::EEXIST));

@@ -15,12 +15,14 @@ use super::{
     wheel::{Handle, Wheel},
 };
 use crate::{
-    inet::{Inet, Pass, counters::Counters, neighbour::earlier, random::Random},
+    inet::{Inet, Pass, counters::Counters, input::Arrival, neighbour::earlier, random::Random},
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
     time::Instant,
+    wire::{Protocol, ethernet, ipv4, ipv6, tcp},
 };
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    net::IpAddr,
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -62,7 +64,14 @@ pub(in crate::inet) struct Tcp {
     pub(super) time_wait_ports: AtomicU32,
     /// Until when segments of no connection get no answer, in nanoseconds.
     silent_until: AtomicU64,
+    /// Until when they go to the kernel.
+    handed_over_until: AtomicU64,
+    /// Takes the packets of such segments.
+    to_kernel: OnceLock<ToKernel>,
 }
+
+/// Gives the kernel an IP packet, by its destination.
+pub(crate) type ToKernel = Box<dyn Fn(&[u8], IpAddr) + Send + Sync>;
 
 impl Tcp {
     pub(in crate::inet) fn new(config: Config, counters: Arc<Counters>, random: &Random) -> Tcp {
@@ -78,6 +87,8 @@ impl Tcp {
             time_wait_entries: AtomicU32::new(0),
             time_wait_ports: AtomicU32::new(0),
             silent_until: AtomicU64::new(0),
+            handed_over_until: AtomicU64::new(0),
+            to_kernel: OnceLock::new(),
         }
     }
 
@@ -95,10 +106,34 @@ impl Tcp {
 }
 
 impl Inet {
+    /// Segments of no connection go to the kernel by `give`, while they may be for a connection of the kernel's.
+    pub(crate) fn tcp_give_to_kernel_by(&self, give: ToKernel) {
+        let _ = self.tcp.to_kernel.set(give);
+    }
+
+    /// A segment of no connection has come over our rings, and may be for one that the kernel has: it was on its way when
+    /// that one was handed over. Its sender would repeat it only after a fifth of a second.
+    #[cold]
+    pub(super) fn tcp_to_kernel(&self, arrival: &Arrival<'_>, now: Instant) {
+        if now.nanos() >= self.tcp.handed_over_until.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(give) = self.tcp.to_kernel.get() else { return };
+        if let Some((packet, to)) = with_checksum(arrival.frame) {
+            give(&packet, to);
+        }
+    }
+
     /// A port is being taken over from the kernel: until `end`, segments of no connection get no answer, as they may
     /// belong to a connection of the kernel. Their senders repeat them.
     pub(crate) fn tcp_take_over_until(&self, end: Instant) {
         self.tcp.silent_until.fetch_max(end.nanos(), Ordering::Relaxed);
+    }
+
+    /// A connection is being handed over to the kernel: until `end`, segments of no connection go there.
+    pub(crate) fn tcp_hand_over_until(&self, end: Instant) {
+        self.tcp.handed_over_until.fetch_max(end.nanos(), Ordering::Relaxed);
+        self.tcp_take_over_until(end);
     }
 
     /// Whether a port is being taken over.
@@ -156,5 +191,65 @@ impl Inet {
 
     pub(super) fn tcp_release(&self, claim: &Claim) {
         lock(&self.tcp.claims).remove(claim);
+    }
+}
+
+/// The IP packet in a frame, a TCP segment, and its destination. Its checksum may have been left to hardware.
+fn with_checksum(frame: &[u8]) -> Option<(Vec<u8>, IpAddr)> {
+    let payload = ethernet::Frame::new_checked(frame).ok()?.payload();
+    let (len, header, sum, to): (_, _, _, IpAddr) = match payload.first()? >> 4 {
+        4 => {
+            let ip = ipv4::Packet::new_checked(payload).ok()?;
+            (ip.total_len(), ip.header_len(), ip.address_sum(), ip.dst().into())
+        }
+        _ => {
+            let ip = ipv6::Packet::new_checked(payload)
+                .ok()
+                .filter(|ip| ip.next_header() == Protocol::TCP)?;
+            (ip.total_len(), ipv6::HEADER_LEN, ip.address_sum(), ip.dst().into())
+        }
+    };
+    let mut packet = payload.get(..len)?.to_vec();
+    tcp::Packet::new_checked(packet.get_mut(header..)?).ok()?.fill_checksum(sum);
+    Some((packet, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{EtherType, MacAddr};
+
+    /// As veth delivers it: with padding, and a checksum that was left to hardware.
+    #[test]
+    fn a_packet_for_the_kernel_is_whole_and_has_its_checksum() {
+        let (from, to) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+        let mut frame = vec![0; 80];
+        let mac = MacAddr::BROADCAST;
+        let mut ethernet =
+            ethernet::Frame::init(&mut frame[..], mac, mac, EtherType::IPV4).unwrap();
+        let len = tcp::HEADER_LEN + 3;
+        let packet = ethernet.payload_mut();
+        let mut ip = ipv4::Packet::init(packet, from, to, Protocol::TCP, len).unwrap();
+        ip.fill_checksum();
+        let header = tcp::Header {
+            src_port: 1,
+            dst_port: 2,
+            seq: 3,
+            ack: 4,
+            flags: 0x18,
+            window: 5,
+            urgent: 0,
+        };
+        let mut segment = tcp::Packet::init(&mut ip.payload_mut()[..len], &header, 0).unwrap();
+        segment.payload_mut().copy_from_slice(b"abc");
+        segment.fill_partial_checksum(ipv4::address_sum(from, to));
+        let (packet, at) = with_checksum(&frame).unwrap();
+        assert_eq!((packet.len(), at), (ipv4::HEADER_LEN + len, to.into()));
+        let ip = ipv4::Packet::new_checked(&packet[..]).unwrap();
+        let segment = tcp::Packet::new_checked(ip.payload()).unwrap();
+        segment.verify_checksum(ip.address_sum()).unwrap();
+        assert_eq!(segment.payload(), b"abc");
+        // A part of a packet is none.
+        assert!(with_checksum(&frame[..40]).is_none());
     }
 }

@@ -11,6 +11,7 @@ use super::{
     device::{Device, Program},
     grant::{Grant, SharedGrant},
     members::{self, Members, Membership},
+    outside::Outside,
     owner::{self, OwnerName, labels, owner},
     packing::Packing,
     slots::SLOTS,
@@ -33,6 +34,8 @@ pub struct Attachment {
     sockets: OwnedFd,
     device: Device,
     sharing: Sharing,
+    /// Listeners of programs without a slot.
+    outside: Outside,
     name: OwnerName,
 }
 
@@ -83,8 +86,8 @@ impl Attachment {
         let name =
             name.map_err(|e| Error::os(&device.name, "listen for queries of its owner", e))?;
         let (link, hook) = attach(&device, &program, native, give_up)?;
-        let sharing = Sharing::Unknown;
-        Ok(Attachment { link, hook, ports, sockets, device, sharing, name })
+        let (sharing, outside) = (Sharing::Unknown, Outside::default());
+        Ok(Attachment { link, hook, ports, sockets, device, sharing, outside, name })
     }
 
     /// The labels of the owners of the interface `name`, which may share it.
@@ -152,6 +155,29 @@ impl Attachment {
                 members.collect(of);
             }
         }
+    }
+
+    /// A program that has no slot has `socket`, a listener: the kernel makes the connections of its port from now on.
+    ///
+    /// # Errors
+    /// It is no TCP listener; a full steering map; one process alone can have the interface.
+    pub fn share_listener(&mut self, socket: &OwnedFd) -> io::Result<()> {
+        let Sharing::Shared(members) = &mut self.sharing else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        // Before the mark, which processes look for only then.
+        members.set_has_outside(true);
+        self.outside.share(&self.ports, &self.device.name, socket)
+    }
+
+    /// Looks whether the listeners of programs without a slot are still open. Returns whether there are any.
+    pub fn prune_shared_listeners(&mut self) -> bool {
+        let Sharing::Shared(members) = &mut self.sharing else { return false };
+        if !self.outside.is_empty() {
+            self.outside.prune(&self.ports);
+            members.set_has_outside(!self.outside.is_empty());
+        }
+        !self.outside.is_empty()
     }
 
     /// Frees the slots of ended processes. Returns whether this must be called again, in some milliseconds.

@@ -3,7 +3,7 @@
 
 use super::{
     Error,
-    bpf::sys,
+    bpf::{program::OUTSIDE, sys},
     device::Device,
     packing::Packing,
     ring::Ring,
@@ -35,6 +35,8 @@ pub(super) struct Members {
     memory: OwnedFd,
     queues: Vec<SharedQueue>,
     states: [State; SLOTS],
+    /// Programs without a slot have listeners.
+    has_outside: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,7 +90,7 @@ impl Members {
             queues.push(SharedQueue { root, control, spare, sockets, _umem: umem });
         }
         let (device, states) = (device.clone(), [State::Free; SLOTS]);
-        Ok(Members { device, packing, memory, queues, states })
+        Ok(Members { device, packing, memory, queues, states, has_outside: false })
     }
 
     /// Gives a slot to a process: sockets on all queues, in the map `sockets`, and its share of frames.
@@ -178,10 +180,16 @@ impl Members {
         used.map(share).sum()
     }
 
+    /// Shows the processes whether programs without a slot have listeners.
+    pub(super) fn set_has_outside(&mut self, has: bool) {
+        self.has_outside = has;
+        self.publish_attached();
+    }
+
     /// Shows the processes which slots have one. An ended process counts until its entries are gone.
     fn publish_attached(&self) {
         let bit = |slot: usize| u32::from(self.states[slot] == State::Used) << slot;
-        let all = (0..SLOTS).map(bit).sum();
+        let all = (0..SLOTS).map(bit).sum::<u32>() | u32::from(self.has_outside) << OUTSIDE;
         self.queues.iter().for_each(|shared| shared.control.set_attached(all));
     }
 

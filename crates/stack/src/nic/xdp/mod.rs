@@ -28,6 +28,7 @@ mod frames;
 mod grant;
 mod members;
 pub(crate) mod netlink;
+mod outside;
 mod owner;
 mod packing;
 mod queue;
@@ -105,7 +106,7 @@ struct Place {
 }
 
 impl Shared {
-    /// The slots of other processes on the interface, a bit for each.
+    /// The slots of other processes on the interface, a bit for each, and one for programs that have none.
     fn others(&self) -> u32 {
         self.place.as_ref().map_or(0, |place| place.control.attached() & !(1 << place.slot))
     }

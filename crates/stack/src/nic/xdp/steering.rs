@@ -9,7 +9,8 @@
 //!
 //! A TCP port that several processes wait for is *shared*: the kernel takes its new connections, and each process accepts
 //! from it. The process that had the port alone keeps its connections, and its entry gets a flag; each other adds a mark
-//! of its own, so that no process takes the port for itself later. UDP ports are in [`udp_ports`].
+//! of its own, so that no process takes the port for itself later. UDP ports are in [`udp_ports`], listeners of programs
+//! without a slot in [`outside`](super::outside).
 
 use super::{
     Shared,
@@ -327,7 +328,7 @@ pub(super) fn clear(map: &OwnedFd, slot: u8) {
         if is_its && key.is_udp_port() {
             ports.push(key);
         }
-        is_its && !key.is_udp_port()
+        is_its && !key.is_udp_port() && !key.is_of_outside()
     });
     // Now that it is no member any more.
     ports.into_iter().for_each(|key| udp_ports::leave(map, key, slot));

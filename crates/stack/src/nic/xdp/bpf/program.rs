@@ -75,9 +75,15 @@ impl Key {
         Key { protocol: MEMBER, zero: slot, ..self }
     }
 
-    /// The key of a mark: the process of `slot` waits for connections to this TCP port, which it does not steer.
+    /// The key of a mark: the process of `slot` waits for connections to this TCP port, which it does not steer; or
+    /// programs [outside](OUTSIDE) do.
     pub(in super::super) fn sharer(self, slot: u8) -> Key {
         Key { protocol: SHARER, zero: slot, ..self }
+    }
+
+    /// Whether it is the key of a mark for programs outside.
+    pub(in super::super) fn is_of_outside(&self) -> bool {
+        (self.protocol, self.zero) == (SHARER, OUTSIDE)
     }
 }
 
@@ -110,6 +116,8 @@ const CONNECTION: u8 = 0x86;
 const MARK: u8 = 0x87;
 /// In the key's protocol field: the key is that of a [sharer](Key::sharer).
 const SHARER: u8 = 0x88;
+/// In place of a slot: the programs that have none.
+pub(in super::super) const OUTSIDE: u8 = 31;
 /// In the key's protocol field: the key is that of a [member](Key::member).
 const MEMBER: u8 = 0x89;
 
