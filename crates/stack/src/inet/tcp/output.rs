@@ -296,7 +296,7 @@ impl Connection {
     /// Whether a segment smaller than the MSS waits for more data: corked, or Nagle's algorithm in Minshall's
     /// variant, where only an earlier small segment in flight is a reason to wait.
     #[inline]
-    fn nagle_holds(&self) -> bool {
+    pub(super) fn nagle_holds(&self) -> bool {
         let small_in_flight =
             self.snd_una.before(self.small_end) && self.small_end.at_most(self.snd_nxt);
         self.options.cork || self.more || !self.options.nodelay && small_in_flight

@@ -1,6 +1,6 @@
-//! The predicted path: the next data of an established connection, for a reader that polls for it, and a small answer
-//! that is sent at once. Nothing is in flight after such a segment or before such an answer, nothing is out of order,
-//! unsent or due: the steady state of requests and responses (Van Jacobson's header prediction, extended to sending).
+//! The predicted path: the next data of an established connection, for a reader that polls for it, and data that is sent
+//! at once, in one segment. Nothing is in flight after such a segment, nothing is out of order, unsent, lost or due: the
+//! steady state of requests and responses, and of short messages (Van Jacobson's header prediction, extended to sending).
 //!
 //! The general path is the authority. What is predicted does the same with fewer questions: it asks all of them first,
 //! changes nothing before the last one is answered, and leaves what remains, as timers and acknowledgments, to the code
@@ -111,27 +111,28 @@ impl Connection {
         }
     }
 
-    /// Not after the next deadline of a connection that has just [sent](Connection::sent_predicted) a segment: nothing
-    /// else is in flight or due.
+    /// Not after the next deadline of a connection that has just [sent](Connection::sent_predicted) a segment.
     #[inline(always)]
     pub(super) fn busy_until(&self, now: Instant) -> Instant {
         let timeout = if self.is_steady() {
             self.recovery.lone_timeout(now)
-        } else {
+        } else if self.recovery.is_one_in_flight() {
             self.recovery.earliest_timeout(now)
+        } else {
+            return self.deadline().unwrap_or(NEVER);
         };
         self.slow_at.min(timeout)
     }
 
-    /// Whether `len` bytes of new data would leave at once, in one segment, with nothing before them.
+    /// Whether `len` bytes of new data would leave at once, in one segment.
     #[inline(never)]
     fn predicts_sending(&self, len: usize) -> bool {
         self.fast
             && self.timestamps
-            && self.snd_una == self.snd_nxt
             && self.snd_nxt == self.buffer.end()
             && len > 0
-            && len <= self.snd_mss.min(self.snd_wnd) as usize
+            && len <= self.snd_mss.min(self.snd_edge() - self.snd_nxt) as usize
+            && (self.snd_una == self.snd_nxt || self.sends_behind(len))
             && self.snd_wnd_max >= 2 * self.snd_mss
             && self.buffer.takes(len)
             && self.may_queue() >= len
@@ -144,6 +145,14 @@ impl Connection {
             && self.duplicate_acks == 0
             && !(self.ecn | self.echo_ce | self.cwr_due | self.notify | self.nospace)
             && !(self.write_shut | self.probe_due | self.push_due | self.forced | self.options.cork)
+    }
+
+    /// Whether `len` bytes may leave behind others that are in flight.
+    #[inline]
+    fn sends_behind(&self, len: usize) -> bool {
+        (len >= self.snd_mss as usize || !self.nagle_holds())
+            && self.recovery.has_room()
+            && self.recovery.next_retransmission().is_none()
     }
 
     /// The header of `len` bytes of new data that would leave at once; `None` if anything stands against it. Nothing
@@ -160,7 +169,9 @@ impl Connection {
             if !self.predicts_sending(len) {
                 return None;
             }
-            self.recovery.idle_restart(now);
+            if self.snd_una == self.snd_nxt {
+                self.recovery.idle_restart(now);
+            }
             self.receiver.window()
         };
         Some(Plain {

@@ -498,6 +498,12 @@ impl Recovery {
         self.rtt.set_min_rto(least);
     }
 
+    /// Whether a single segment is in flight.
+    #[inline]
+    pub fn is_one_in_flight(&self) -> bool {
+        self.board.len() == 1
+    }
+
     /// Not after the next deadline, if a single segment was sent `now` and nothing else is in flight: a probe comes after
     /// two round trips and the shortest timeout, or after a second, and a timeout not before the shortest.
     #[inline]
