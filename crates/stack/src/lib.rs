@@ -69,6 +69,11 @@ pub use host::{Builder, HandOver, Host, Link, is_published};
 #[doc(hidden)]
 pub use host::{KernelBinding, PublishedUdp, firewall, is_udp_published};
 #[doc(hidden)]
+pub use host::{
+    LeaveStream, MoveStream, StreamOffer, is_stream_offered, peer_inode, serve_local_streams,
+    stream_ends,
+};
+#[doc(hidden)]
 pub use icmp_sockets::IcmpSockets;
 pub use inet::tcp::{
     Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
@@ -80,4 +85,7 @@ pub use socket::{
 };
 // For the preload library, whose sockets these are to move between processes, and whose waits mix descriptors.
 #[doc(hidden)]
-pub use socket::{Accepted, Entry, Owner, Source, Watch, poll_with_kernel_fds, repair, set_repair};
+pub use socket::{
+    Accepted, Entry, Left, Owner, Source, WakeSource, Watch, poll_with_kernel_fds, repair,
+    set_repair,
+};

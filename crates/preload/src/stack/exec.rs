@@ -3,7 +3,7 @@
 use super::{
     activation, companion_address,
     file::{FILES, Live, Ref, hand_over_now},
-    handover_parent, host, libc_io, links, not_accelerated, udp_links,
+    handover_parent, host, libc_io, links, local_stream, not_accelerated, udp_links,
 };
 use crate::{inside::Inside, real, report::Once};
 use libc::c_int;
@@ -67,6 +67,7 @@ pub fn before_spawn() {
     }
     let Some(_inside) = Inside::enter() else { return };
     handover_parent::before_spawn();
+    local_stream::share(stays_open);
     if passes_listener() {
         links::give_back(false);
     }

@@ -20,6 +20,7 @@ mod task_wait;
 mod tcp;
 mod udp;
 mod waiting;
+mod wake_source;
 mod yield_policy;
 
 pub use epoll::{Epoll, EpollEvent, EpollParams};
@@ -30,9 +31,10 @@ pub use ready_fd::ReadyFd;
 pub use source::{Socket, Source};
 pub use task_wait::{Direction, TaskWait};
 pub use tcp::{
-    Accepted, IncomingStreams, Owner, SendFlags, TcpListener, TcpStream, repair, set_repair,
+    Accepted, IncomingStreams, Left, Owner, SendFlags, TcpListener, TcpStream, repair, set_repair,
 };
 pub use udp::{Groups, Incoming, Message, Outgoing, ReceiveFlags, SocketStats, Sources, UdpSocket};
+pub use wake_source::WakeSource;
 
 use std::{
     io,

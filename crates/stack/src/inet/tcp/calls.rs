@@ -54,6 +54,9 @@ impl Connection {
 
     #[cold]
     fn cannot_send(&mut self) -> io::Error {
+        if self.is_local_stream && !matches!(self.state, State::SynReceived) {
+            return errno(libc::EPIPE);
+        }
         // sk_stream_error: a pending error takes precedence over EPIPE.
         let waiting = matches!(self.state, State::SynSent | State::SynReceived) && !self.write_shut;
         errno(self.error.take().unwrap_or(if waiting { libc::EAGAIN } else { libc::EPIPE }))
@@ -86,7 +89,8 @@ impl Connection {
             }
             return Ok(read);
         }
-        if self.receiver.available() > 0 || self.peer_done {
+        let resets = self.is_local_stream && self.error.is_some();
+        if self.receiver.available() > 0 || self.peer_done && !resets {
             return Ok(0);
         }
         match self.error.take() {

@@ -2,6 +2,7 @@
 
 use super::{
     listener::Listener,
+    local_stream::is_end_of_local_stream,
     parse,
     plain::Plain,
     request::Outcome as Handshake,
@@ -176,7 +177,9 @@ impl Inet {
     ) {
         // The kernel has no connections over a link.
         let may_be_kernels = || arrival.link() == 0 && self.tcp_is_taking_over(pass.now);
-        if segment.flags.has(Flags::RST) || may_be_kernels() {
+        // A local stream that is the kernel's now.
+        let was_local = || arrival.link() != 0 && is_end_of_local_stream(tuple.local());
+        if segment.flags.has(Flags::RST) || may_be_kernels() || was_local() {
             return;
         }
         let options = PathOptions::default();
