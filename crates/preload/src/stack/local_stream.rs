@@ -454,10 +454,10 @@ pub unsafe fn write_sender(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) {
     }
 }
 
-/// Answers a call that sends something else than bytes, or to an address: the kernel does. Returns whether it does.
+/// Whether a call, which sends more than bytes or has these flags, is for the kernel; the stream is its own from then on.
 pub fn is_for_kernel(file: &Ref, fd: c_int, flags: c_int, has_more_than_bytes: bool) -> bool {
     if has_more_than_bytes || flags & libc::MSG_OOB != 0 {
-        leave(file, fd);
+        leave_inside(file, fd);
         return true;
     }
     false
