@@ -51,8 +51,8 @@ use link_watch::LinkWatch;
 use peers::Peers;
 pub(crate) use peers::Received;
 pub use peers::{
-    HandOver, LeaveStream, MoveStream, StreamOffer, is_published, is_stream_offered, peer_inode,
-    serve_local_streams, stream_ends,
+    HandOver, LeaveStream, MoveStream, StreamOffer, is_published, is_stream_offered, offers,
+    peer_inode, serve_local_streams, stream_ends, stream_names,
 };
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;

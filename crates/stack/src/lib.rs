@@ -70,11 +70,13 @@ pub use host::{Builder, HandOver, Host, Link, is_published};
 pub use host::{KernelBinding, PublishedUdp, firewall, is_udp_published};
 #[doc(hidden)]
 pub use host::{
-    LeaveStream, MoveStream, StreamOffer, is_stream_offered, peer_inode, serve_local_streams,
-    stream_ends,
+    LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    serve_local_streams, stream_ends, stream_names,
 };
 #[doc(hidden)]
 pub use icmp_sockets::IcmpSockets;
+#[doc(hidden)]
+pub use inet::tcp::Left;
 pub use inet::tcp::{
     Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
 };
@@ -86,6 +88,5 @@ pub use socket::{
 // For the preload library, whose sockets these are to move between processes, and whose waits mix descriptors.
 #[doc(hidden)]
 pub use socket::{
-    Accepted, Entry, Left, Owner, Source, WakeSource, Watch, poll_with_kernel_fds, repair,
-    set_repair,
+    Accepted, Entry, Owner, Source, WakeSource, Watch, poll_with_kernel_fds, repair, set_repair,
 };

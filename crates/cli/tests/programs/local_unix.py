@@ -3,7 +3,7 @@
 For each rule the client makes a connection, which both use for a while, so that it goes over memory if it ever does. Then
 each does its part of the rule and prints what it sees. Both print the same, whatever carries the connection. A path that
 begins with @ is an abstract name. With "hold" for its rule the client prints its process id and uses the connection at each
-line on standard input.
+line on standard input; with "many" it holds a thousand.
 """
 import array
 import errno
@@ -544,7 +544,28 @@ def connect(path):
     return stream
 
 
+def many(path, count=1000):
+    """That many connections at once."""
+    streams = []
+    for _ in range(count):
+        stream = connect(path)
+        stream.sendall(b"many".ljust(16))
+        for at in range(100):
+            stream.sendall(b"x")
+            exactly(stream, 1)
+        streams.append(stream)
+    print("connected", flush=True)
+    sys.stdin.readline()
+    for at, stream in enumerate(streams):
+        stream.sendall(pattern(1000 + at))
+    for at, stream in enumerate(streams):
+        assert exactly(stream, 1000 + at) == pattern(1000 + at)
+    print("done", flush=True)
+
+
 def call(path, rules):
+    if rules == ["many"]:
+        return many(path)
     for rule in rules or RULES:
         stream = connect(path)
         stream.sendall(rule.ljust(16).encode())

@@ -18,7 +18,7 @@ use crate::{
 };
 use busypoll_policy::Protocol;
 use busypoll_stack::{
-    Host, Left, Link, TcpStream, is_stream_offered, peer_inode, serve_local_streams,
+    Host, Left, Link, TcpStream, is_stream_offered, offers, peer_inode, serve_local_streams,
 };
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::{
@@ -38,6 +38,9 @@ const GIVEN_UP: u32 = 2048;
 /// After so many calls a stream that has connected is looked for, and after twice as many again, up to the last.
 const LOOKED_FOR: u32 = 80;
 const LAST_LOOK: u32 = 1280;
+
+/// The most streams that are offered at a time: each offer takes a descriptor.
+const MOST_OFFERS: usize = 256;
 
 /// Unread data of the kernel's that moves with a stream.
 const MOST_UNREAD: usize = 32 * 1024;
@@ -108,17 +111,21 @@ pub fn before_call(file: &Ref, fd: c_int) {
 #[cold]
 fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
     let _errno = errno::Saved::new();
+    let twice = stream.due().saturating_mul(2);
     if stream.is_accepted {
         match stream.is_offered() {
+            // Others may move soon, or are given up.
+            false if offers() >= MOST_OFFERS && twice < GIVEN_UP => stream.set_due(twice),
             false if offer(fd, stream).is_some() => stream.set_due(GIVEN_UP),
             _ => leave_kernels(file),
         }
         return;
     }
-    if is_stream_offered(stream.inode()) && move_now(file, fd, stream) {
+    let may_be_offered = host::existing().is_some() || is_stream_offered(stream.inode());
+    if may_be_offered && move_now(file, fd, stream) {
         return;
     }
-    match stream.due().saturating_mul(2) {
+    match twice {
         due @ ..=LAST_LOOK => stream.set_due(due),
         _ => leave_kernels(file),
     }

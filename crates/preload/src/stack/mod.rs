@@ -17,9 +17,9 @@
 //! | [`scm_rights`](self::scm_rights) | descriptors passed to another process |
 //! | [`sockets`](self::sockets) | socket, bind, connect, listen, shutdown, getsockname, getpeername |
 //! | [`links`](self::links) | connections to other programs of this machine, over memory |
+//! | [`options`](self::options) | getsockopt, setsockopt |
 //! | [`local_stream`](self::local_stream) | AF_UNIX streams to other programs of this machine, over memory |
 //! | [`handover_parent`](self::handover_parent) | connections that children share: the parent's side |
-//! | [`options`](self::options) | getsockopt, setsockopt |
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`activation`](self::activation) | when and how a socket becomes ours, or the kernel's for good |
 //! | [`foreign`](self::foreign) | sockets that other processes have made |

@@ -13,8 +13,8 @@
 mod local_streams;
 
 pub use local_streams::{
-    LeaveStream, MoveStream, StreamOffer, is_stream_offered, peer_inode, serve_local_streams,
-    stream_ends,
+    LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    serve_local_streams, stream_ends, stream_names,
 };
 
 use super::{Host, Inner, Link, idle_links::IdleLinks};

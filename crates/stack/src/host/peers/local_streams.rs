@@ -12,9 +12,8 @@ use super::{
 use crate::{
     Link,
     host::Host,
-    inet::tcp::{Failed, KernelStreamData, ends_of_local_stream},
+    inet::tcp::{Failed, Left, ends_of_local_stream, local_stream_of},
     nic::xdp::netlink::{Request, Socket},
-    socket::Left,
     sync::lock,
     unix::{self, message},
 };
@@ -22,7 +21,10 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -53,7 +55,7 @@ pub fn serve_local_streams(moves: MoveStream, leaves: LeaveStream) {
 /// What this process has had of a stream that it leaves to the kernel.
 pub(super) struct Leaving {
     ends: (SocketAddr, SocketAddr),
-    had: KernelStreamData,
+    had: Left,
     since: Instant,
 }
 
@@ -74,28 +76,57 @@ pub fn is_stream_offered(inode: u32) -> bool {
 /// No sock_diag in this kernel; it is not connected.
 #[doc(hidden)]
 pub fn peer_inode(inode: u32) -> io::Result<u32> {
-    const SOCK_DIAG_BY_FAMILY: u16 = 20;
-    /// include/uapi/linux/unix_diag.h.
-    const SHOW_PEER: u32 = 4;
     const PEER: u16 = 2;
+    let peer =
+        diagnose(inode, PEER, |value| value.first_chunk().map(|it| u32::from_ne_bytes(*it)))?;
+    peer.filter(|inode| *inode != 0).ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+/// The names of a stream with this local end as ss(8) shows them, local and remote: a path, `@` and an abstract name, or `*`,
+/// and the socket's inode number. `None`: the end is no such stream's.
+#[doc(hidden)]
+pub fn stream_names(local: SocketAddr) -> Option<(String, String)> {
+    const NAME: u16 = 0;
+    let (connected, is_accepted) = local_stream_of(local)?;
+    let accepted = peer_inode(connected).unwrap_or(0);
+    let name = |inode| {
+        let name = diagnose(inode, NAME, |value| Some(value.to_vec())).ok().flatten();
+        let name = name.unwrap_or_default();
+        let name = match &*name {
+            [] => "*".to_owned(),
+            [0, name @ ..] => format!("@{}", String::from_utf8_lossy(name)),
+            path => String::from_utf8_lossy(path).trim_end_matches('\0').to_owned(),
+        };
+        format!("{} {inode}", name.escape_default())
+    };
+    let (connected, accepted) = (name(connected), name(accepted));
+    Some(if is_accepted { (accepted, connected) } else { (connected, accepted) })
+}
+
+/// What sock_diag(7) says of the AF_UNIX socket with this inode number: the attribute of that kind (include/uapi/linux/unix_diag.h).
+fn diagnose<T>(
+    inode: u32,
+    wanted: u16,
+    read: impl Fn(&[u8]) -> Option<T>,
+) -> io::Result<Option<T>> {
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const MESSAGE: usize = 16;
+    /// UDIAG_SHOW_NAME, UDIAG_SHOW_PEER.
+    const SHOWN: u32 = 1 | 4;
     // `unix_diag_req`: family, protocol, states, inode, what to show, and any cookie.
     let mut request = [0; 24];
     request[0] = libc::AF_UNIX as u8;
     request[4..8].fill(0xff);
     request[8..12].copy_from_slice(&inode.to_ne_bytes());
-    request[12..16].copy_from_slice(&SHOW_PEER.to_ne_bytes());
+    request[12..16].copy_from_slice(&SHOWN.to_ne_bytes());
     request[16..].fill(0xff);
     let mut found = None;
     let mut socket = Socket::of(libc::NETLINK_SOCK_DIAG)?;
     socket.request(Request::new(SOCK_DIAG_BY_FAMILY, &request), &mut |message| {
-        for (kind, value) in message.attributes(MESSAGE) {
-            if kind == PEER {
-                found = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
-            }
-        }
+        let mut attributes = message.attributes(MESSAGE);
+        found = attributes.find(|(kind, _)| *kind == wanted).and_then(|(_, value)| read(value));
     })?;
-    found.filter(|inode| *inode != 0).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    Ok(found)
 }
 
 /// The name of a stream at which its other process finds this one. Dropping it ends that.
@@ -105,8 +136,18 @@ pub struct StreamOffer {
     name: Arc<crate::nic::cable::Rendezvous>,
 }
 
+/// How many there are in this process.
+static OFFERS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many streams this process offers.
+#[doc(hidden)]
+pub fn offers() -> usize {
+    OFFERS.load(Ordering::Relaxed)
+}
+
 impl Drop for StreamOffer {
     fn drop(&mut self) {
+        OFFERS.fetch_sub(1, Ordering::Relaxed);
         if let Some(inner) = self.host.upgrade()
             && let Some(peers) = inner.peers.get()
         {
@@ -120,6 +161,7 @@ impl Host {
     #[doc(hidden)]
     pub fn offer_stream(&self, inode: u32) -> Option<StreamOffer> {
         let rendezvous = self.peers()?.publish_name(&name(inode)).ok()?;
+        OFFERS.fetch_add(1, Ordering::Relaxed);
         Some(StreamOffer { host: Arc::downgrade(&self.inner), name: rendezvous })
     }
 
@@ -173,8 +215,8 @@ impl Peers {
         &self,
         link: u32,
         ends: (SocketAddr, SocketAddr),
-        ours: &KernelStreamData,
-    ) -> Result<KernelStreamData, Failed<io::Error>> {
+        ours: &Left,
+    ) -> Result<Left, Failed<io::Error>> {
         let pid = self.shared.pid_of(link);
         let pid = pid.ok_or_else(|| Failed::Stays(io::ErrorKind::NotConnected.into()))?;
         let now = Instant::now();
@@ -220,17 +262,15 @@ fn request(
 fn ask_to_leave(
     pid: u32,
     ends: (SocketAddr, SocketAddr),
-    ours: &KernelStreamData,
-) -> Result<Option<KernelStreamData>, Failed<io::Error>> {
+    ours: &Left,
+) -> Result<Option<Left>, Failed<io::Error>> {
     let socket = connect(pid, HAND_OVER_PATIENCE).map_err(Failed::Stays)?;
     // From now on the other process may leave it, whether its answer comes or not.
     request(&socket, LEAVE_STREAM, ends).map_err(Failed::Lost)?;
     let ours = Received { next: ours.next, data: ours.unread.clone() };
     send_received(&socket, &ours).map_err(Failed::Lost)?;
     match super::answer_on(&socket).map_err(Failed::Lost)? {
-        Answer::NotAccepted(Received { next, data }) => {
-            Ok(Some(KernelStreamData { next, unread: data }))
-        }
+        Answer::NotAccepted(Received { next, data }) => Ok(Some(Left { next, unread: data })),
         _ => Ok(None),
     }
 }
@@ -253,11 +293,11 @@ impl Shared {
             return Ok(());
         }
         let theirs = match super::answer_on(socket)? {
-            Answer::NotAccepted(Received { next, data }) => KernelStreamData { next, unread: data },
+            Answer::NotAccepted(Received { next, data }) => Left { next, unread: data },
             _ => return Ok(()),
         };
         let had = lock(&self.leaving).iter().find(|it| it.ends == ends).map(|it| it.had.clone());
-        let had = had.or_else(|| leaves(ends, &Left(theirs)).map(|left| left.0));
+        let had = had.or_else(|| leaves(ends, &theirs));
         match had {
             Some(had) => send_received(socket, &Received { next: had.next, data: had.unread }),
             None => message::send(socket.as_fd(), &[super::NOT_NOW], &[], 0).map(drop),

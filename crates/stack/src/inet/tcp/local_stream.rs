@@ -35,8 +35,8 @@ const SHIFT: u8 = 7;
 const FIRST_WINDOW: u32 = 32 * 1024;
 
 /// The sizes of the buffers: what both hold must fit into the kernel's buffer, should the kernel have it again.
-const SEND_BUFFER: u32 = 64 * 1024;
-const RECEIVE_BUFFER: u32 = 96 * 1024;
+const SEND_BUFFER: u32 = 112 * 1024;
+const RECEIVE_BUFFER: u32 = 112 * 1024;
 
 /// The networks of the ends: nothing else has addresses there, as the kernel knows nothing of these connections.
 const CONNECTED: [u8; 2] = [127, 85];
@@ -51,6 +51,15 @@ pub(crate) fn ends_of_local_stream(inode: u32) -> Option<(SocketAddr, SocketAddr
     (port != 0).then(|| (at(CONNECTED), at(ACCEPTED)))
 }
 
+/// The inode number of the connected socket of the stream with this end, and whether it is the accepted one's.
+pub(crate) fn local_stream_of(end: SocketAddr) -> Option<(u32, bool)> {
+    let IpAddr::V4(ip) = end.ip() else { return None };
+    let [a, b, high, low] = ip.octets();
+    let [port, last] = end.port().to_be_bytes();
+    let inode = u32::from_be_bytes([high, low, port, last]);
+    is_end_of_local_stream(end).then_some((inode, [a, b] == ACCEPTED))
+}
+
 pub(super) fn is_end_of_local_stream(end: SocketAddr) -> bool {
     match end.ip() {
         IpAddr::V4(ip) => {
@@ -61,8 +70,9 @@ pub(super) fn is_end_of_local_stream(end: SocketAddr) -> bool {
 }
 
 /// What one end of a stream had when its process left it to the kernel.
+#[doc(hidden)]
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KernelStreamData {
+pub struct Left {
     /// The number after what it has received.
     pub(crate) next: u32,
     /// What the program has not read of it.
@@ -181,5 +191,22 @@ impl Connection {
         self.write_shut = true;
         self.fin_queued = true;
         self.enter(State::LastAck);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_a_stream_name_its_connected_socket() {
+        for inode in [1, 0x1234_5678, u32::MAX] {
+            let (connected, accepted) = ends_of_local_stream(inode).unwrap();
+            assert_eq!(local_stream_of(connected), Some((inode, false)));
+            assert_eq!(local_stream_of(accepted), Some((inode, true)));
+        }
+        assert!(ends_of_local_stream(0x1_0000).is_none(), "no port");
+        assert_eq!(local_stream_of("127.0.0.1:80".parse().unwrap()), None);
+        assert_eq!(local_stream_of("[::1]:80".parse().unwrap()), None);
     }
 }

@@ -2,22 +2,17 @@
 //! way. See `inet/tcp/local_stream.rs`.
 
 use super::{
-    hand_over::{grow_buffer, write_queue},
+    hand_over::write_queue,
     options::Values,
     stream::{TcpStream, pass},
 };
 use crate::{
     Host, Link,
-    inet::tcp::{Failed, KernelStreamData, RepairState},
+    inet::tcp::{Failed, Left, RepairState},
     socket::{options::errno, waiting::WaitOptions},
     sys::{get_option, set_option},
 };
 use std::{io, net::SocketAddr, os::fd::BorrowedFd};
-
-/// What one end of a stream had when its process left it to the kernel.
-#[doc(hidden)]
-#[derive(Clone, Debug)]
-pub struct Left(pub(crate) KernelStreamData);
 
 impl TcpStream {
     /// The stream with these ends, local and remote, over `link`. `received` was received by the kernel's socket and not
@@ -84,12 +79,12 @@ impl TcpStream {
         theirs: &Left,
         on_left: impl FnOnce(),
     ) -> io::Result<Left> {
-        let mut left = KernelStreamData::default();
+        let mut left = Left::default();
         self.leave(kernel, error, on_left, |_, _, ours| {
             left = ours.clone();
-            Ok(theirs.0.clone())
+            Ok(theirs.clone())
         })?;
-        Ok(Left(left))
+        Ok(left)
     }
 
     fn leave(
@@ -97,11 +92,7 @@ impl TcpStream {
         kernel: BorrowedFd<'_>,
         error: i32,
         on_left: impl FnOnce(),
-        exchange: impl FnOnce(
-            u32,
-            (SocketAddr, SocketAddr),
-            &KernelStreamData,
-        ) -> Result<KernelStreamData, Failed<io::Error>>,
+        exchange: impl FnOnce(u32, (SocketAddr, SocketAddr), &Left) -> Result<Left, Failed<io::Error>>,
     ) -> io::Result<()> {
         let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
         let link = flow.link();
@@ -110,7 +101,7 @@ impl TcpStream {
             if state.read_shut || state.write_shut {
                 return Err(Failed::Stays(errno(libc::EINVAL)));
             }
-            let ours = KernelStreamData { next: state.rcv_nxt, unread: state.unread.clone() };
+            let ours = Left { next: state.rcv_nxt, unread: state.unread.clone() };
             let theirs = exchange(link, (state.local, state.remote), &ours)?;
             write_all(kernel, &theirs, state).map_err(Failed::Lost)?;
             on_left();
@@ -122,11 +113,7 @@ impl TcpStream {
 }
 
 /// Sends by the kernel what the peer has not read: what it had received, and then what is still to be sent.
-fn write_all(
-    kernel: BorrowedFd<'_>,
-    theirs: &KernelStreamData,
-    state: &RepairState,
-) -> io::Result<()> {
+fn write_all(kernel: BorrowedFd<'_>, theirs: &Left, state: &RepairState) -> io::Result<()> {
     let on = theirs.next.wrapping_sub(state.snd_una) as usize;
     let sent = state.sent.get(on..).unwrap_or_default();
     let len = theirs.unread.len() + sent.len() + state.unsent.len();
@@ -134,11 +121,27 @@ fn write_all(
         return Ok(());
     }
     let size = get_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
-    grow_buffer(kernel, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, len)?;
+    make_room(kernel, size, len)?;
     write_queue(kernel, &theirs.unread)?;
     write_queue(kernel, sent)?;
     write_queue(kernel, &state.unsent)?;
     // The kernel doubles it.
     let _ = set_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF, size / 2);
     Ok(())
+}
+
+/// Makes the send buffer, of this size, large enough for `len` bytes, a third more for the kernel's bookkeeping, and what is
+/// in it already. Any user may have a buffer that holds what both ends of a stream of ours hold.
+fn make_room(kernel: BorrowedFd<'_>, size: i32, len: usize) -> io::Result<()> {
+    const OTHER: usize = 64 * 1024;
+    let wanted = i32::try_from(len + len / 3 + OTHER).map_err(|_| errno(libc::ENOBUFS))?;
+    if size >= wanted {
+        return Ok(());
+    }
+    let set = |name| set_option(&kernel, libc::SOL_SOCKET, name, wanted);
+    set(libc::SO_SNDBUFFORCE).or_else(|_| set(libc::SO_SNDBUF))?;
+    match get_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF)? >= wanted {
+        true => Ok(()),
+        false => Err(errno(libc::ENOBUFS)),
+    }
 }

@@ -21,7 +21,6 @@ mod transfer;
 pub use adopt::Accepted;
 pub use hand_over::{repair, set_repair};
 pub use listener::{Incoming as IncomingStreams, TcpListener};
-pub use local_stream::Left;
 pub use message::SendFlags;
 pub use owner::Owner;
 pub use stream::TcpStream;
