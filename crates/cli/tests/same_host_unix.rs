@@ -85,7 +85,8 @@ fn hold(lab: &Lab, path: &str) -> (Running, u32) {
 fn streams(lab: &Lab) -> Vec<Value> {
     let output = run_on_host(&lab.server, &["ss", "--json"]);
     assert!(output.status.success(), "{output:?}");
-    let rows = text(&output).lines().map(|line| serde_json::from_str(line).unwrap());
+    let shown = text(&output);
+    let rows = shown.lines().map(|line| serde_json::from_str(line).unwrap());
     let rows: Vec<Value> = rows.collect();
     rows.iter().for_each(|row| json_schema::is_as_documented("ss", row));
     rows.into_iter().filter(|row| row["netid"] == "u_str" && row["state"] == "ESTAB").collect()

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     config, errno,
     inside::{ERESTARTSYS, Inside, Restart},
-    memory, real,
+    memory, real, seccomp,
 };
 use busypoll_policy::Protocol;
 use busypoll_stack::{
@@ -22,7 +22,7 @@ use busypoll_stack::{
 };
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::{
-    io, mem,
+    fs, io, mem,
     net::SocketAddr,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     ptr,
@@ -111,31 +111,50 @@ pub fn before_call(file: &Ref, fd: c_int) {
 #[cold]
 fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
     let _errno = errno::Saved::new();
-    let twice = stream.due().saturating_mul(2);
-    if stream.is_accepted {
-        match stream.is_offered() {
-            // Others may move soon, or are given up.
-            false if offers() >= MOST_OFFERS && twice < GIVEN_UP => stream.set_due(twice),
-            false if offer(fd, stream).is_some() => stream.set_due(GIVEN_UP),
-            _ => leave_kernels(file),
+    let due = stream.due();
+    let twice = due.saturating_mul(2);
+    let last = if stream.is_accepted { GIVEN_UP } else { LAST_LOOK };
+    // Another thread may do the same.
+    if !stream.set_due(due, if stream.is_accepted { GIVEN_UP } else { twice }) {
+        return;
+    }
+    let may_move_later = match stream.is_accepted {
+        _ if seccomp::is_confined() => false,
+        true if stream.is_offered() => false,
+        // Those that are offered may move soon.
+        true if offers() >= MOST_OFFERS => stream.set_due(GIVEN_UP, twice) && twice <= last,
+        true => offer(fd, stream).is_some(),
+        false => {
+            let is_worth_it = host::existing().is_some() || is_stream_offered(stream.inode());
+            if is_worth_it && move_now(file, fd, stream) {
+                return;
+            }
+            twice <= last
         }
-        return;
-    }
-    let may_be_offered = host::existing().is_some() || is_stream_offered(stream.inode());
-    if may_be_offered && move_now(file, fd, stream) {
-        return;
-    }
-    match twice {
-        due @ ..=LAST_LOOK => stream.set_due(due),
-        _ => leave_kernels(file),
+    };
+    if !may_move_later {
+        leave_kernels(file);
+        FILES.clear_if(fd, file);
     }
 }
 
 /// Makes the accepted stream known to its other process.
 fn offer(fd: c_int, stream: &LocalStream) -> Option<()> {
+    // A host takes one of the places on the interface: not for a plain program.
+    let host = host::existing().or_else(|| is_peer_under(fd).then(host::get).flatten())?;
     let inode = peer_inode(inode_of(fd)?).ok()?;
-    stream.set_offer(inode, host::get()?.offer_stream(inode)?);
+    stream.set_offer(inode, host.offer_stream(inode)?);
     Some(())
+}
+
+/// Whether the process that has connected runs under busypoll: all such have a mapping of this name.
+fn is_peer_under(fd: c_int) -> bool {
+    const MAPPING: &[u8] = b"/memfd:busypoll/guard/";
+    // SAFETY: a `ucred` is three numbers.
+    let peer =
+        unsafe { companion_options::query::<[c_int; 3]>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED) };
+    let maps = peer.and_then(|[pid, ..]| fs::read(format!("/proc/{pid}/maps")).ok());
+    maps.is_some_and(|maps| maps.windows(MAPPING.len()).any(|name| name == MAPPING))
 }
 
 /// `file`, which has not moved, is the kernel's for good.

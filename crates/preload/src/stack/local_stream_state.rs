@@ -58,8 +58,10 @@ impl LocalStream {
         self.due.load(Ordering::Relaxed)
     }
 
-    pub fn set_due(&self, due: u32) {
-        self.due.store(due, Ordering::Relaxed);
+    /// Returns whether it was `before`.
+    pub fn set_due(&self, before: u32, due: u32) -> bool {
+        let order = Ordering::Relaxed;
+        self.due.compare_exchange(before, due, order, order).is_ok()
     }
 
     /// The other process can find it, by the inode number of its socket.
