@@ -445,6 +445,45 @@ def bulk_client(stream):
     say("nonblocking:", came == data)
 
 
+def change(stream):
+    """From now on only the kernel can have it."""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+
+def midway_server(stream):
+    """It becomes the kernel's in the middle of a stream, at the wish of either end, or of both."""
+    who = exactly(stream, 1)
+    came = 0
+    while data := stream.recv(65536):
+        came += len(data)
+        if who in b"sb" and came > 500_000:
+            change(stream)
+            who = b""
+        stream.sendall(data)
+
+
+def midway_client(stream, who=b"c"):
+    data = pattern(1_500_000)
+    stream.sendall(who)
+
+    def send():
+        stream.sendall(data)
+        stream.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    # What is under way fills all buffers.
+    time.sleep(0.02)
+    came = b""
+    while part := stream.recv(30000):
+        came += part
+        if who in b"cb" and len(came) > 500_000:
+            change(stream)
+            who = b"-"
+    sender.join()
+    say("midway:", came == data)
+
+
 def edges_server(stream):
     exactly(stream, 1)
     stream.sendall(b"abc")
@@ -506,6 +545,10 @@ RULES = {
     "spawn": (exec_server, spawn_client),
     "pass": (exec_server, pass_client),
     "bulk": (bulk_server, bulk_client),
+    "midway_client": (midway_server, midway_client),
+    "midway_server": (midway_server, lambda stream: midway_client(stream, b"s")),
+    "midway_both": (midway_server, lambda stream: midway_client(stream, b"b")),
+    "midway_neither": (midway_server, lambda stream: midway_client(stream, b"n")),
     "edges": (edges_server, edges_client),
     "copies": (copies_server, copies_client),
 }
