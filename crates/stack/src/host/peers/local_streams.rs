@@ -225,7 +225,15 @@ impl Peers {
         leaving.push(Leaving { ends, had: ours.clone(), since: now });
         drop(leaving);
         let result = loop {
-            match ask_to_leave(pid, (ends.1, ends.0), ours) {
+            match ask_to_leave(pid, (ends.1, ends.0), ours).inspect_err(|e| {
+                eprintln!(
+                    "DBG ask {:?}",
+                    match e {
+                        Failed::Stays(e) => ("stays", e),
+                        Failed::Lost(e) => ("lost", e),
+                    }
+                )
+            }) {
                 Ok(Some(theirs)) => return Ok(theirs),
                 Ok(None) if now.elapsed() < HAND_OVER_PATIENCE => sleep(Duration::from_millis(1)),
                 Ok(None) => break Err(Failed::Stays(io::ErrorKind::TimedOut.into())),
@@ -298,6 +306,9 @@ impl Shared {
         };
         let had = lock(&self.leaving).iter().find(|it| it.ends == ends).map(|it| it.had.clone());
         let had = had.or_else(|| leaves(ends, &theirs));
+        if had.is_none() {
+            eprintln!("DBG not now {ends:?}");
+        }
         match had {
             Some(had) => send_received(socket, &Received { next: had.next, data: had.unread }),
             None => message::send(socket.as_fd(), &[super::NOT_NOW], &[], 0).map(drop),
