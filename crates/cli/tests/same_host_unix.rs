@@ -140,7 +140,7 @@ fn a_process_that_is_killed_or_stopped_is_as_on_the_kernel() {
     kill_process(pid_of(serving), Signal::KILL).unwrap();
     server.child.wait().unwrap();
     // The end, or a reset, as in Linux.
-    wait_until("the other end is told", || {
+    wait_until("the end of the stream", || {
         client.send_line("");
         client.wait_for(" b''").starts_with("EPIPE")
     });

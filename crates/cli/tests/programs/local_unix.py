@@ -574,11 +574,11 @@ def serve(path):
         warm_up(stream, True)
         RULES[rule][0](stream)
         stream.close()
-        told = "\n".join(OUTPUT)
+        seen = "\n".join(OUTPUT)
         OUTPUT.clear()
         # By a connection of its own: the client prints it.
         with listener.accept()[0] as report:
-            report.sendall(told.encode() + b"\n")
+            report.sendall(seen.encode() + b"\n")
 
 
 def connect(path):
@@ -621,13 +621,13 @@ def call(path, rules):
         warm_up(stream, False)
         RULES[rule][1](stream)
         stream.close()
-        told = "\n".join(OUTPUT)
+        seen = "\n".join(OUTPUT)
         OUTPUT.clear()
         with connect(path) as report:
             parts = b""
             while part := report.recv(65536):
                 parts += part
-        print("%s: client: %s" % (rule, told))
+        print("%s: client: %s" % (rule, seen))
         print("%s: server: %s" % (rule, parts.decode()), flush=True)
     print("done")
 

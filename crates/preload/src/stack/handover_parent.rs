@@ -410,10 +410,7 @@ pub fn leave_stream_too(file: &Ref, fd: c_int, theirs: &Left) -> Option<Left> {
     // SAFETY: the caller's descriptor.
     let companion = unsafe { BorrowedFd::borrow_raw(fd) };
     let on_left = || file.set_kernel_owned();
-    let had = stream
-        .leave_local_stream_too(companion, ERESTARTSYS, theirs, on_left)
-        .inspect_err(|e| eprintln!("DBG too {e:?}"))
-        .ok()?;
+    let had = stream.leave_local_stream_too(companion, ERESTARTSYS, theirs, on_left).ok()?;
     let _parent = lock(&PARENT);
     deactivate(file).set_kernel_owned();
     Some(had)

@@ -187,9 +187,7 @@ pub fn leave_inside(file: &Ref, fd: c_int) -> bool {
     }
     leave_kernels(file);
     match file.live() {
-        Some(_) if !file.is_kernel_owned() => handover_parent::hand_over(file, fd)
-            .inspect_err(|e| eprintln!("DBG leave {e:?}"))
-            .is_ok(),
+        Some(_) if !file.is_kernel_owned() => handover_parent::hand_over(file, fd).is_ok(),
         _ => true,
     }
 }

@@ -1,4 +1,4 @@
-//! A source of one event: something has changed, and whoever waits begins anew.
+//! A source of one event: something has changed, and all waits for it begin anew.
 
 use super::{
     readiness::{Events, WaitQueue, Watch, notify_watchers},

@@ -225,15 +225,7 @@ impl Peers {
         leaving.push(Leaving { ends, had: ours.clone(), since: now });
         drop(leaving);
         let result = loop {
-            match ask_to_leave(pid, (ends.1, ends.0), ours).inspect_err(|e| {
-                eprintln!(
-                    "DBG ask {:?}",
-                    match e {
-                        Failed::Stays(e) => ("stays", e),
-                        Failed::Lost(e) => ("lost", e),
-                    }
-                )
-            }) {
+            match ask_to_leave(pid, (ends.1, ends.0), ours) {
                 Ok(Some(theirs)) => return Ok(theirs),
                 Ok(None) if now.elapsed() < HAND_OVER_PATIENCE => sleep(Duration::from_millis(1)),
                 Ok(None) => break Err(Failed::Stays(io::ErrorKind::TimedOut.into())),
@@ -297,7 +289,7 @@ impl Shared {
             let pid = unix::peer(socket.as_fd())?.0;
             let link = lock(&self.links).iter().find(|(of, _)| *of == pid).map(|(_, link)| *link);
             let Some((link, inner)) = link.zip(self.host.upgrade()) else { return Ok(()) };
-            moves(&Host { inner }, ends, link, &mut || is_told_to_go(socket));
+            moves(&Host { inner }, ends, link, &mut || other_goes_on(socket));
             return Ok(());
         }
         let theirs = match super::answer_on(socket)? {
@@ -306,9 +298,6 @@ impl Shared {
         };
         let had = lock(&self.leaving).iter().find(|it| it.ends == ends).map(|it| it.had.clone());
         let had = had.or_else(|| leaves(ends, &theirs));
-        if had.is_none() {
-            eprintln!("DBG not now {ends:?}");
-        }
         match had {
             Some(had) => send_received(socket, &Received { next: had.next, data: had.unread }),
             None => message::send(socket.as_fd(), &[super::NOT_NOW], &[], 0).map(drop),
@@ -317,7 +306,7 @@ impl Shared {
 }
 
 /// This process is ready. If the other one does not go on in time, it never does.
-fn is_told_to_go(socket: &OwnedFd) -> bool {
+fn other_goes_on(socket: &OwnedFd) -> bool {
     if message::send(socket.as_fd(), &[READY], &[], 0).is_err() {
         return false;
     }

@@ -590,7 +590,7 @@ impl Connection {
             _ => {}
         }
         if self.is_local_stream && self.state == State::CloseWait {
-            self.peer_closed(now);
+            self.peer_closed();
         }
     }
 

@@ -151,10 +151,9 @@ impl Inet {
         core.lock().connection.receiver.honour(FIRST + FIRST_WINDOW);
         for payload in received.chunks(MOST) {
             core.segment(self, &Segment { payload, ..ack(next) }, &arrival(), pass);
-            next = next + payload.len() as u32;
+            next += payload.len() as u32;
         }
-        let is_whole = core.lock().connection.receiver.next() == FIRST;
-        is_whole
+        core.lock().connection.receiver.next() == FIRST
     }
 }
 
@@ -187,7 +186,7 @@ impl Flow {
 impl Connection {
     /// The peer has closed its socket: it takes nothing any more.
     #[cold]
-    pub(super) fn peer_closed(&mut self, _now: Instant) {
+    pub(super) fn peer_closed(&mut self) {
         self.write_shut = true;
         self.fin_queued = true;
         self.enter(State::LastAck);

@@ -103,16 +103,7 @@ impl TcpStream {
             }
             let ours = Left { next: state.rcv_nxt, unread: state.unread.clone() };
             let theirs = exchange(link, (state.local, state.remote), &ours)?;
-            write_all(kernel, &theirs, state)
-                .inspect_err(|e| {
-                    eprintln!(
-                        "DBG write {e:?} {} {} {}",
-                        theirs.unread.len(),
-                        state.sent.len(),
-                        state.unsent.len()
-                    )
-                })
-                .map_err(Failed::Lost)?;
+            write_all(kernel, &theirs, state).map_err(Failed::Lost)?;
             on_left();
             Ok(())
         });
