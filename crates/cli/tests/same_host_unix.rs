@@ -26,8 +26,21 @@ fn under(lab: &Lab, plane: &str, words: &[&str]) -> Command {
         command.args(rest);
         return command;
     }
-    let mut command = lab.server.command(BUSYPOLL);
-    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--"]).args(words);
+    // A host of the lab has one CPU, where a stream stays the kernel's.
+    let mut command = lab.server.command("taskset");
+    command
+        .args([
+            "-c",
+            "0,1",
+            BUSYPOLL,
+            "run",
+            "--plane",
+            "stack",
+            "--dev",
+            lab.server.interface(),
+            "--",
+        ])
+        .args(words);
     command
 }
 
@@ -53,7 +66,7 @@ fn seen(lab: &Lab, (server, client): (&str, &str), path: &str) -> String {
 #[test]
 fn a_stream_does_what_the_kernels_does_whatever_has_its_ends() {
     needs_root!();
-    needs!(program "python3");
+    needs!(program "python3", program "taskset");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let path = socket_in(&temp_dir("rules"));
@@ -95,7 +108,7 @@ fn streams(lab: &Lab) -> Vec<Value> {
 #[test]
 fn ss_shows_the_path_and_the_other_process_of_a_stream_over_memory() {
     needs_root!();
-    needs!(program "python3");
+    needs!(program "python3", program "taskset");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let folder = temp_dir("shown");
@@ -115,7 +128,7 @@ fn ss_shows_the_path_and_the_other_process_of_a_stream_over_memory() {
 #[test]
 fn a_process_that_is_killed_or_stopped_is_as_on_the_kernel() {
     needs_root!();
-    needs!(program "python3");
+    needs!(program "python3", program "taskset");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let path = socket_in(&temp_dir("killed"));
@@ -150,7 +163,7 @@ fn a_process_that_is_killed_or_stopped_is_as_on_the_kernel() {
 #[test]
 fn a_socket_file_that_is_replaced_leads_to_the_new_listener() {
     needs_root!();
-    needs!(program "python3");
+    needs!(program "python3", program "taskset");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let path = socket_in(&temp_dir("replaced"));
@@ -171,7 +184,7 @@ fn a_socket_file_that_is_replaced_leads_to_the_new_listener() {
 #[test]
 fn a_thousand_streams_share_one_cable() {
     needs_root!();
-    needs!(program "python3");
+    needs!(program "python3", program "taskset");
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let path = socket_in(&temp_dir("many"));
