@@ -184,9 +184,12 @@ impl MixedSet {
         self.found().next().is_some()
     }
 
-    /// Whether a stream of the kernel's has moved: the wait begins anew.
+    /// Whether an AF_UNIX stream has moved, here or back to the kernel: the wait begins anew.
     pub fn has_moved(&self) -> bool {
-        self.ours.iter().any(|ours| ours.at == NOT_AN_ENTRY && ours.found != Events::default())
+        self.ours.iter().any(|ours| {
+            let is_kernels = ours.file.domain == libc::AF_UNIX && ours.file.is_kernel_owned();
+            is_kernels || ours.at == NOT_AN_ENTRY && ours.found != Events::default()
+        })
     }
 
     /// The events of the last check.
