@@ -93,6 +93,8 @@ pub struct Launch {
     pub bypass_firewall: bool,
     /// Connections between programs of this machine that have this set go over memory.
     pub same_host: bool,
+    /// AF_UNIX streams too.
+    pub unix_streams: bool,
     /// The file to which the process of this number captures what goes over the stack plane; other processes have one
     /// each, with their number behind the name.
     pub pcap: Option<(u32, String)>,
@@ -152,6 +154,7 @@ impl Launch {
             ("strict", self.strict),
             ("bypass_firewall", self.bypass_firewall),
             ("same_host", self.same_host),
+            ("unix_streams", self.unix_streams),
         ] {
             if on {
                 put(name, "");
@@ -242,6 +245,7 @@ impl Launch {
             "strict" => self.strict = true,
             "bypass_firewall" => self.bypass_firewall = true,
             "same_host" => self.same_host = true,
+            "unix_streams" => self.unix_streams = true,
             _ => return None,
         }
         Some(Ok(()))

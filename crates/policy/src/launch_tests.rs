@@ -67,12 +67,12 @@ fn launch() -> impl Strategy<Value = Launch> {
     );
     let name = || option::of("[^\0]{1,12}");
     let names = (name(), name(), name(), option::of(any::<u32>()));
-    (policy, (name(), option::of((any::<u32>(), "[^\0]{1,12}"))), any::<[bool; 4]>(), names)
+    (policy, (name(), option::of((any::<u32>(), "[^\0]{1,12}"))), any::<[bool; 5]>(), names)
         .prop_map(
             |(
                 policy,
                 (dev, pcap),
-                [latency, strict, bypass_firewall, same_host],
+                [latency, strict, bypass_firewall, same_host, unix_streams],
                 (guard, shared, command, first),
             )| Launch {
                 policy,
@@ -81,6 +81,7 @@ fn launch() -> impl Strategy<Value = Launch> {
                 strict,
                 bypass_firewall,
                 same_host,
+                unix_streams,
                 pcap,
                 guard,
                 shared,

@@ -11,7 +11,7 @@ use busypoll_policy::fit::Width;
 use busypoll_policy::{say, units};
 use busypoll_stack::ledger::{LedgerEntry, LedgerQueue, SocketCounts, Way};
 use busypoll_stack::wire::Protocol;
-use busypoll_stack::{lease, unix};
+use busypoll_stack::{lease, stream_names, unix};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ use crate::{guard, watch};
 /// Lists the sockets of the stack plane, as ss lists the kernel's.
 ///
 /// Those of all runs of this user in this network namespace, and of root's runs as far as this user may see them: TCP
-/// connections and listeners, UDP sockets. The queues of a listener are the connections that wait to be accepted, and
+/// connections and listeners, UDP sockets, and AF_UNIX streams over memory. The queues of a listener are the connections that wait to be accepted, and
 /// the limit. Connections over memory have the process at their other end in the column Link.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SsArgs {
@@ -53,8 +53,8 @@ struct Row {
     state: &'static str,
     recv_q: u32,
     send_q: u32,
-    local: SocketAddr,
-    peer: Option<SocketAddr>,
+    local: String,
+    peer: Option<String>,
     napi_id: Option<u32>,
     /// The process at the other end of its link; 0: not visible.
     link_pid: Option<i32>,
@@ -62,6 +62,8 @@ struct Row {
     pid: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     info: Option<Info>,
+    #[serde(skip)]
+    ends: (SocketAddr, SocketAddr),
 }
 
 /// How a socket's packets were found.
@@ -123,7 +125,7 @@ fn list(args: &SsArgs, out: &mut dyn Write) -> io::Result<()> {
              `busypoll ss` of these users lists their own"
         ));
     }
-    rows.sort_by_key(|row| (row.netid, row.pid, row.local, row.peer));
+    rows.sort_by_key(|row| (row.netid, row.pid, row.ends));
     if args.json {
         for row in &rows {
             serde_json::to_writer(&mut *out, row)?;
@@ -169,13 +171,28 @@ impl Info {
 }
 
 fn row(line: &LedgerEntry, queues: &[LedgerQueue], (pid, process): (i32, &str), info: bool) -> Row {
+    // An AF_UNIX stream, whose ends in the ledger are not its own.
+    let stream = stream_names(line.local);
+    let (local, peer) = match &stream {
+        Some((local, peer)) => (local.clone(), Some(peer.clone())),
+        None => {
+            (line.local.to_string(), (line.remote.port() != 0).then(|| line.remote.to_string()))
+        }
+    };
     Row {
-        netid: if line.protocol == Protocol::UDP { "udp" } else { "tcp" },
+        ends: (line.local, line.remote),
+        netid: if stream.is_some() {
+            "u_str"
+        } else if line.protocol == Protocol::UDP {
+            "udp"
+        } else {
+            "tcp"
+        },
         state: state(line.state),
         recv_q: line.unread,
         send_q: line.unacknowledged,
-        local: line.local,
-        peer: Some(line.remote).filter(|peer| peer.port() != 0),
+        local,
+        peer,
         napi_id: Some(line.napi).filter(|id| *id != 0),
         link_pid: link_pid(line.napi, queues),
         process: process.to_owned(),
@@ -221,7 +238,7 @@ fn table(rows: &[Row]) -> Table {
     let header = header.chain(link("Link".into())).chain(["Process".to_owned()]);
     table.load_style(presets::NOTHING).set_header(header);
     for row in rows {
-        let unspecified = if row.local.is_ipv4() { "0.0.0.0:*" } else { "[::]:*" };
+        let unspecified = if row.ends.0.is_ipv4() { "0.0.0.0:*" } else { "[::]:*" };
         let link_text = match row.link_pid {
             None => "-".to_owned(),
             Some(0) => "local".to_owned(),
@@ -232,8 +249,8 @@ fn table(rows: &[Row]) -> Table {
             row.state.to_owned(),
             row.recv_q.to_string(),
             row.send_q.to_string(),
-            row.local.to_string(),
-            row.peer.map_or_else(|| unspecified.to_owned(), |peer| peer.to_string()),
+            row.local.clone(),
+            row.peer.clone().unwrap_or_else(|| unspecified.to_owned()),
             row.napi_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
         ];
         let process = format!("{} {}", row.pid, row.process);

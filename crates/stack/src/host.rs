@@ -56,7 +56,10 @@ pub use datagram_links::{PublishedUdp, is_udp_published};
 use link_watch::LinkWatch;
 use peers::Peers;
 pub(crate) use peers::Received;
-pub use peers::{HandOver, is_published, shares::share_address};
+pub use peers::{
+    HandOver, LeaveStream, MoveStream, StreamOffer, is_published, is_stream_offered, offers,
+    peer_inode, serve_local_streams, shares::share_address, stream_ends, stream_names,
+};
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;
 pub(crate) use port_reservation::{PortReservation, ReservationOptions};

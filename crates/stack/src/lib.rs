@@ -70,7 +70,14 @@ pub use host::{Builder, HandOver, Host, Link, is_published};
 #[doc(hidden)]
 pub use host::{KernelBinding, PublishedUdp, firewall, is_udp_published, share_address};
 #[doc(hidden)]
+pub use host::{
+    LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    serve_local_streams, stream_ends, stream_names,
+};
+#[doc(hidden)]
 pub use icmp_sockets::IcmpSockets;
+#[doc(hidden)]
+pub use inet::tcp::Left;
 pub use inet::tcp::{
     Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
 };
@@ -81,4 +88,6 @@ pub use socket::{
 };
 // For the preload library, whose sockets these are to move between processes, and whose waits mix descriptors.
 #[doc(hidden)]
-pub use socket::{Accepted, Entry, Owner, Source, Watch, poll_with_kernel_fds, repair, set_repair};
+pub use socket::{
+    Accepted, Entry, Owner, Source, WakeSource, Watch, poll_with_kernel_fds, repair, set_repair,
+};

@@ -63,7 +63,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 39] = [
+const STACK_PLANE: [&str; 41] = [
     "fork",
     "copy",
     "accept",
@@ -78,8 +78,9 @@ const STACK_PLANE: [&str; 39] = [
     "scm_rights",
     "sockets",
     "links",
-    "handover_parent",
     "options",
+    "local_stream",
+    "handover_parent",
     "wait",
     "activation",
     "foreign",
@@ -94,6 +95,7 @@ const STACK_PLANE: [&str; 39] = [
     "internal_fds",
     "stream",
     "file",
+    "local_stream_state",
     "local_udp",
     "epoll_set",
     "handover_channel",

@@ -5,7 +5,7 @@ use super::{
     common::{answer, checked, error},
     companion_options,
     file::{FILES, File, Live, Ref, enter},
-    internal_fds, libc_io, not_accelerated,
+    internal_fds, libc_io, local_stream, not_accelerated,
     sockets::FLAGS,
     wait,
 };
@@ -57,6 +57,13 @@ pub unsafe fn accept4(
             }
         }
     };
+    if file.domain == libc::AF_UNIX {
+        let accepted = by_kernel(&file);
+        if accepted >= 0 && !file.is_kernel_owned() {
+            local_stream::accepted(accepted, flags);
+        }
+        return accepted;
+    }
     let kept = file.clone();
     let Some((inside, file)) = enter(file) else { return by_kernel(&kept) };
     drop(kept);

@@ -79,6 +79,9 @@ impl File {
         if !self.is_ours() {
             return None;
         }
+        if self.domain == libc::AF_UNIX {
+            return None;
+        }
         let listens = self.backlog() >= 0;
         if self.protocol == Protocol::Tcp && !listens {
             report_if_foreign(self, fd);

@@ -3,6 +3,7 @@
 use super::{
     common::{answer, checked, code, error},
     file::{FILES, Ref, dispatch, enter},
+    local_stream,
     receive::recv,
     send::send,
     thread_end, wait,
@@ -80,6 +81,7 @@ pub unsafe fn sendfile_other(
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::sendfile(out, from, offset, count) };
     let Some(file) = FILES.get(out) else { return by_kernel() };
+    local_stream::leave_kernels(&file);
     // Each call below enters for itself.
     file.follow.has_sent.store(true, Ordering::Relaxed);
     if file.live().is_none() || enter(file).is_none() {
@@ -166,6 +168,7 @@ pub unsafe fn splice(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
+    local_stream::leave_kernels(&file);
     let is_ours = is_plain([from_offset, to_offset], len, flags)
         && file.live().is_some()
         && enter(file).is_some();
@@ -201,6 +204,7 @@ pub unsafe fn splice_to_other(
     // SAFETY: the caller's contract.
     let by_kernel = || unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
     let Some(file) = FILES.get(to) else { return by_kernel() };
+    local_stream::leave_kernels(&file);
     let is_ours = is_plain([from_offset, to_offset], len, flags)
         && file.live().is_some()
         && enter(file).is_some();

@@ -3,7 +3,7 @@
 use super::{
     activation, companion_address,
     file::{FILES, Live, Ref, hand_over_now},
-    foreign, handover_parent, host, libc_io, links, udp_links,
+    foreign, handover_parent, host, libc_io, links, local_stream, udp_links,
 };
 use crate::{inside::Inside, real};
 use libc::c_int;
@@ -58,6 +58,7 @@ pub fn before_spawn() {
     }
     let Some(_inside) = Inside::enter() else { return };
     handover_parent::before_spawn();
+    local_stream::share(stays_open);
     if passes_listener() {
         links::give_back(false);
     }

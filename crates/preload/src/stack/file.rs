@@ -8,6 +8,7 @@ use super::{
     companion_address::{self, CompanionAddress, Moment},
     epoll_set::{EpollSet, Memberships},
     handover_channel::{Answer, Channel, InheritedConnection},
+    local_stream_state::LocalStream,
     local_udp::{self, LocalUdp},
     not_accelerated,
     unsupported_options::UnsupportedOption,
@@ -92,6 +93,8 @@ pub struct File {
     pub activation: Mutex<()>,
     /// Of a UDP socket.
     pub local_udp: LocalUdp,
+    /// Of an AF_UNIX stream that may move to a link.
+    pub local_stream: OnceLock<Box<LocalStream>>,
     /// The epoll sets it is a member of.
     pub memberships: Memberships,
     /// It is not a socket but an epoll set; in all else it is the kernel's.
@@ -181,9 +184,17 @@ impl File {
             groups: Mutex::default(),
             activation: Mutex::default(),
             local_udp: LocalUdp::default(),
+            local_stream: OnceLock::new(),
             memberships: Memberships::default(),
             epoll: None,
         }
+    }
+
+    /// Set for an AF_UNIX stream that is the kernel's so far, and may move.
+    #[inline]
+    pub fn kernel_stream(&self) -> Option<&LocalStream> {
+        let stream = self.local_stream.get()?;
+        (self.live.get().is_none() && !self.is_kernel_owned()).then_some(stream)
     }
 
     /// Whether a socket of this kind has options of this level.

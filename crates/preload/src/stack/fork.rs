@@ -6,7 +6,7 @@ use super::{
     foreign,
     handover_channel::Channels,
     handover_parent::Forking,
-    host, links, route, thread_end, udp_links, wait,
+    host, links, local_stream, route, thread_end, udp_links, wait,
 };
 use crate::{
     config::Config,
@@ -85,6 +85,7 @@ pub fn prepare(config: &Config) {
     });
     let _ = host::AT_END.set(exit::close_all);
     let _ = host::HAND_OVER.set(links::hand_over);
+    local_stream::prepare();
     foreign::prepare(config);
     if let Some(guard) = &config.launch.guard {
         // Without the mark the guard knows the process by its environment alone.
@@ -106,6 +107,7 @@ extern "C" fn before() {
     let inside = Inside::enter();
     if inside.is_some() {
         links::give_back(false);
+        local_stream::share(|_| true);
         activation::deactivate_unused_listeners();
         activation::share_udp(&udp_links::own_sockets(|_| true));
         file::share_epoll_sets();

@@ -17,7 +17,7 @@ use crate::{
     real,
     report::Once,
 };
-use busypoll_stack::thread;
+use busypoll_stack::{Left, thread};
 use libc::c_int;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -469,6 +469,12 @@ fn give_to_kernel(
         return Ok(Answer::Yes);
     }
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
+    if file.domain == libc::AF_UNIX {
+        stream.leave_local_stream(companion, ERESTARTSYS, || file.set_kernel_owned())?;
+        let _parent = lock(&PARENT);
+        deactivate(file).set_kernel_owned();
+        return Ok(Answer::Yes);
+    }
     let ends = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
     companion_options::copy_to_companion(live, companion.as_raw_fd());
     stream.hand_over(companion, ERESTARTSYS, host::repair, || file.set_kernel_owned())?;
@@ -477,6 +483,22 @@ fn give_to_kernel(
     let file_now = deactivate(file);
     file_now.set_kernel_owned();
     Ok(ends.map_or(Answer::Yes, |ends| handed(&mut parent, file_now, ends)))
+}
+
+/// The process at the other end of an AF_UNIX stream has left it to the kernel, and so does this one. Returns what it had;
+/// `None`: not now.
+pub fn leave_stream_too(file: &Ref, fd: c_int, theirs: &Left) -> Option<Left> {
+    let Ok(_giving) = file.activation.try_lock() else { return None };
+    let Some(Live::Stream(stream)) = file.live().filter(|_| !file.is_kernel_owned()) else {
+        return None;
+    };
+    // SAFETY: the caller's descriptor.
+    let companion = unsafe { BorrowedFd::borrow_raw(fd) };
+    let on_left = || file.set_kernel_owned();
+    let had = stream.leave_local_stream_too(companion, ERESTARTSYS, theirs, on_left).ok()?;
+    let _parent = lock(&PARENT);
+    deactivate(file).set_kernel_owned();
+    Some(had)
 }
 
 /// The program closes its descriptor `fd` of `file`, and children still have theirs.

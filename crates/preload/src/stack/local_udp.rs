@@ -89,6 +89,11 @@ impl LocalUdp {
         self.kernel_waits.compare_exchange(0, ACTIVATING, order, order).is_ok()
     }
 
+    /// It was not activated after all.
+    pub fn end_activation(&self) {
+        self.kernel_waits.fetch_and(!ACTIVATING, Ordering::SeqCst);
+    }
+
     pub fn publish(&self, published: PublishedUdp) {
         self.set(PUBLISHED);
         *lock(&self.published) = Some(published);

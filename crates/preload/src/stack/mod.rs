@@ -17,8 +17,9 @@
 //! | [`scm_rights`](self::scm_rights) | descriptors passed to another process |
 //! | [`sockets`](self::sockets) | socket, bind, connect, listen, shutdown, getsockname, getpeername |
 //! | [`links`](self::links) | connections to other programs of this machine, over memory |
-//! | [`handover_parent`](self::handover_parent) | connections that children share: the parent's side |
 //! | [`options`](self::options) | getsockopt, setsockopt |
+//! | [`local_stream`](self::local_stream) | AF_UNIX streams to other programs of this machine, over memory |
+//! | [`handover_parent`](self::handover_parent) | connections that children share: the parent's side |
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`activation`](self::activation) | when and how a socket becomes ours, or the kernel's for good |
 //! | [`foreign`](self::foreign) | sockets that other processes have made |
@@ -31,6 +32,7 @@
 //! | [`internal_fds`](self::internal_fds) | the descriptors that the library holds for itself |
 //! | [`stream`](self::stream) | fclose, freopen |
 //! | [`file`](self::file) | the open file description of a descriptor of ours |
+//! | [`local_stream_state`](self::local_stream_state) | what an AF_UNIX stream needs to move to a link |
 //! | [`local_udp`](self::local_udp) | what a UDP socket has to do with other programs of this machine |
 //! | [`epoll_set`](self::epoll_set) | an epoll of the program: our members, and the kernel's instance for all others |
 //! | [`handover_channel`](self::handover_channel) | connections that children share: the child's side, and the requests |
@@ -70,6 +72,8 @@ mod internal_fds;
 mod iovec;
 mod libc_io;
 mod links;
+mod local_stream;
+mod local_stream_state;
 mod local_udp;
 mod not_accelerated;
 mod options;

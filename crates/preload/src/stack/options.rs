@@ -8,7 +8,7 @@ use super::{
         copy_congestion, copy_linger, get_number, query, set_number, set_timeout, timeout,
     },
     file::{Live, Ref, enter},
-    groups, not_accelerated, route, udp_links,
+    groups, local_stream, not_accelerated, route, udp_links,
     unsupported_options::{TX_TIMESTAMPS, UnsupportedOption},
 };
 use crate::{inside::Inside, real};
@@ -71,6 +71,10 @@ pub unsafe fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     let name = older(level, name);
+    if file.domain == libc::AF_UNIX {
+        // SAFETY: the caller's contract.
+        return unsafe { local_stream::setsockopt(file, fd, level, name, value, len) };
+    }
     let number = value.cast::<c_int>();
     let refused = match (level, name) {
         // Our stack has no notification of completed sends. So the program copies, as on kernels without zero-copy.
@@ -228,6 +232,9 @@ pub unsafe fn getsockopt(
     let name = older(level, name);
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::getsockopt(fd, level, name, value, len) };
+    if file.domain == libc::AF_UNIX && (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) {
+        return by_kernel();
+    }
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
     if let Some(bit) = cmsg::bit(level, name)
         && name != libc::SO_TIMESTAMPING

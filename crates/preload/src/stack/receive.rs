@@ -3,8 +3,8 @@
 use super::{
     address, cmsg,
     common::{answer, code, error},
-    file::{File, Live, Ref, answer_or, enter},
-    iovec,
+    file::{Live, Ref, answer_or, enter},
+    iovec, local_stream,
     receive_one::{Received, put_back, receive},
     wait,
 };
@@ -24,7 +24,7 @@ use std::{
 /// # Safety
 /// `buf` points to `len` writable bytes, or is null.
 unsafe fn receive_into(
-    (inside, file): (&Inside, &File),
+    (inside, file): (&Inside, &Ref),
     fd: c_int,
     (buf, len): (*mut c_void, size_t),
     flags: c_int,
@@ -32,7 +32,9 @@ unsafe fn receive_into(
     let mut scratch: [u8; 4096];
     let nowhere = buf.is_null() && len > 0;
     // TCP with MSG_TRUNC discards, so it needs no buffer.
-    let discards = flags & libc::MSG_TRUNC != 0 && file.protocol == Protocol::Tcp;
+    let discards = flags & libc::MSG_TRUNC != 0
+        && file.protocol == Protocol::Tcp
+        && file.domain != libc::AF_UNIX;
     let room = if nowhere && discards {
         scratch = [0; 4096];
         &mut scratch[..len.min(4096)]
@@ -104,6 +106,11 @@ pub unsafe fn recvfrom(
     // SAFETY: the caller's contract.
     let got = unsafe { receive_into((&inside, &file), fd, (buf, len), flags) };
     let named = |got: Received| {
+        if file.domain == libc::AF_UNIX && got.any {
+            // SAFETY: the caller's contract.
+            unsafe { local_stream::write_sender(fd, addr, addr_len) };
+            return Ok(got.len);
+        }
         // SAFETY: the caller's contract.
         unsafe { address::write_if_asked(got.from, file.domain, addr, addr_len) }?;
         Ok(got.len)
@@ -175,7 +182,7 @@ pub unsafe fn recvmsg(file: Ref, fd: c_int, message: *mut msghdr, flags: c_int) 
 /// That of recvmsg(2).
 unsafe fn one_message(
     inside: &Inside,
-    file: &File,
+    file: &Ref,
     fd: c_int,
     message: *mut msghdr,
     flags: c_int,
@@ -198,8 +205,12 @@ unsafe fn one_message(
     };
     message.msg_flags = got.flags | flags & libc::MSG_CMSG_CLOEXEC;
     let (name, len) = (message.msg_name.cast(), &raw mut message.msg_namelen);
+    if file.domain == libc::AF_UNIX && got.any {
+        // SAFETY: the caller's contract.
+        unsafe { local_stream::write_sender(fd, name, len) };
     // SAFETY: the caller's contract.
-    if let Err(error) = unsafe { address::write_if_asked(got.from, file.domain, name, len) } {
+    } else if let Err(error) = unsafe { address::write_if_asked(got.from, file.domain, name, len) }
+    {
         return Some(Err(error));
     }
     let cmsg_flags = file.cmsg_flags.load(std::sync::atomic::Ordering::Relaxed);
@@ -233,6 +244,10 @@ pub unsafe fn recvmmsg(
 ) -> c_int {
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    // Its waits do not end when a stream moves.
+    if file.kernel_stream().is_some() {
+        local_stream::leave(&file, fd);
+    }
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
     let limit = match unsafe { wait::span(timeout) } {

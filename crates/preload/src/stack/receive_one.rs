@@ -2,8 +2,8 @@
 
 use super::{
     common::code,
-    file::{File, Live},
-    follow,
+    file::{Live, Ref},
+    follow, local_stream,
     sockets::restart_unless_timeout,
 };
 use crate::inside::{ERESTARTSYS, Inside};
@@ -31,7 +31,7 @@ pub struct Received {
 /// Receives with `flags`; `None`: the call is for the companion.
 pub fn receive(
     inside: &Inside,
-    file: &File,
+    file: &Ref,
     fd: c_int,
     buffers: &mut [IoSliceMut<'_>],
     flags: c_int,
@@ -40,7 +40,11 @@ pub fn receive(
     if flags & libc::MSG_ERRQUEUE != 0 {
         return None;
     }
-    if flags & libc::MSG_DONTWAIT == 0 && !file.is_nonblocking() {
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !file.is_nonblocking();
+    if file.domain == libc::AF_UNIX {
+        return receive_local(inside, file, fd, buffers, flags, waits);
+    }
+    if waits {
         file.bind_to_wait(fd);
     }
     let live = match file.live() {
@@ -54,6 +58,34 @@ pub fn receive(
         Live::Udp(udp) => Some(receive_datagram(inside, udp, fd, buffers, flags)),
         Live::Stream(stream) => Some(receive_stream(inside, stream, fd, buffers, flags)),
         Live::Listener(_) => None,
+    }
+}
+
+/// The same of an AF_UNIX stream.
+fn receive_local(
+    inside: &Inside,
+    file: &Ref,
+    fd: c_int,
+    buffers: &mut [IoSliceMut<'_>],
+    flags: c_int,
+    waits: bool,
+) -> Option<io::Result<Received>> {
+    if local_stream::is_for_kernel(file, fd, flags, false) {
+        return None;
+    }
+    local_stream::before_call(file, fd);
+    if waits
+        && file.live().is_none()
+        && let Err(error) = local_stream::wait_to_receive(inside, file, fd)
+    {
+        return Some(Err(error));
+    }
+    match file.live()? {
+        Live::Stream(stream) => {
+            // It has no meaning for AF_UNIX.
+            Some(receive_stream(inside, stream, fd, buffers, flags & !libc::MSG_TRUNC))
+        }
+        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     common::{answer, error},
     companion_address,
     file::{FILES, Live, enter},
-    foreign, handover_parent, iovec, links, not_accelerated, udp_links,
+    foreign, handover_parent, iovec, links, local_stream, not_accelerated, udp_links,
 };
 use crate::{inside::is_inside, real, report::Once};
 use busypoll_policy::Protocol;
@@ -43,6 +43,10 @@ fn may_pass(fd: c_int) -> bool {
     let entered = enter(file.clone());
     handover_parent::escapes(&file);
     let Some((_inside, file)) = entered else { return true };
+    if file.domain == libc::AF_UNIX && file.live().is_none() {
+        local_stream::leave_inside(&file, fd);
+        return true;
+    }
     if !matches!(file.live(), Some(Live::Stream(_))) {
         if let Some(Live::Listener(_)) = file.live() {
             links::give_back(false);

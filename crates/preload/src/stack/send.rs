@@ -5,7 +5,7 @@ use super::{
     address, cmsg,
     common::{self, answer, code, error},
     file::{File, Live, Ref, answer_or, dispatch, enter},
-    iovec, route, sockets,
+    iovec, local_stream, route, sockets,
     udp_links::{self, Sender},
     unsupported_options,
 };
@@ -64,7 +64,10 @@ impl Destination {
 /// Whether a send connects first (`tcp_sendmsg_fastopen`). The SYN carries no data, as in the kernel without a cookie
 /// from the peer.
 fn connects(file: &File, flags: c_int) -> bool {
-    flags & libc::MSG_FASTOPEN != 0 && file.protocol == Protocol::Tcp && !file.is_kernel_owned()
+    flags & libc::MSG_FASTOPEN != 0
+        && file.protocol == Protocol::Tcp
+        && file.domain != libc::AF_UNIX
+        && !file.is_kernel_owned()
 }
 
 /// Sends `buffers`; `None`: the call is for the companion.
@@ -79,6 +82,13 @@ unsafe fn send_buffers(
     to: Destination,
     flags: c_int,
 ) -> Option<io::Result<usize>> {
+    if file.domain == libc::AF_UNIX {
+        let is_for_kernel = local_stream::is_for_kernel(file, fd, flags, false);
+        if is_for_kernel || !to.address.is_null() && to.len > 0 {
+            return None;
+        }
+        local_stream::before_call(file, fd);
+    }
     // A part of a datagram: our stack sends whole ones only.
     if flags & libc::MSG_MORE != 0
         && file.protocol == Protocol::Udp
@@ -90,6 +100,7 @@ unsafe fn send_buffers(
     }
     let live = match file.live() {
         Some(live) => live,
+        None if file.domain == libc::AF_UNIX => return None,
         None => {
             // SAFETY: the caller's contract.
             let to = unsafe { to.read(file) }.ok()?;
@@ -359,6 +370,11 @@ unsafe fn one_message(
     let (iov, count) = (message.msg_iov, message.msg_iovlen);
     let to =
         Destination { address: message.msg_name.cast_const().cast(), len: message.msg_namelen };
+    if file.domain == libc::AF_UNIX
+        && local_stream::is_for_kernel(file, fd, flags, message.msg_controllen > 0)
+    {
+        return None;
+    }
     // The kernel sends datagrams with ancillary data (a source address, segments, a time to live).
     if file.protocol == Protocol::Udp && message.msg_controllen > 0 {
         if file.live().is_none() {
@@ -398,6 +414,9 @@ pub unsafe fn sendmmsg(
     let by_kernel = |done: usize| unsafe {
         real::sendmmsg(fd, messages.add(done), count.saturating_sub(done as u32), flags)
     };
+    if file.kernel_stream().is_some() {
+        local_stream::leave(&file, fd);
+    }
     let Some((inside, file)) = enter(file) else { return by_kernel(0) };
     if messages.is_null() && count > 0 {
         return answer(Err(error(libc::EFAULT)));

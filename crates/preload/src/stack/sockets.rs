@@ -6,7 +6,7 @@ use super::{
     common::{answer, code, error, local, lock},
     companion_address, companion_options,
     file::{FILES, File, Live, Ref, enter, local_of},
-    host, internal_fds, links, local_udp, not_accelerated, rings, route, udp_links,
+    host, internal_fds, links, local_stream, local_udp, not_accelerated, rings, route, udp_links,
     unsupported_options,
 };
 use crate::{
@@ -40,6 +40,7 @@ fn protocol_of(domain: c_int, kind: c_int, protocol: c_int) -> Option<Protocol> 
         (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
             Some(Protocol::Udp)
         }
+        (libc::AF_UNIX, libc::SOCK_STREAM, 0) if local_stream::is_on() => Some(Protocol::Tcp),
         _ => None,
     }
 }
@@ -75,6 +76,7 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let file = File::new(protocol_is, domain);
         file.set_options_known();
         match protocol_is {
+            Protocol::Tcp if domain == libc::AF_UNIX => {}
             Protocol::Tcp => file.address.note(moment, address::any(domain)),
             Protocol::Udp => file.local_udp.set(local_udp::OWN),
         }
@@ -103,6 +105,10 @@ fn is_stream(file: &File) -> bool {
 /// # Safety
 /// That of bind(2).
 pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    if file.domain == libc::AF_UNIX {
+        // SAFETY: the caller's contract.
+        return unsafe { real::bind(fd, addr, len) };
+    }
     if is_stream(&file) {
         let Some(_inside) = Inside::enter() else { return answer(Err(error(libc::EINVAL))) };
         // SAFETY: the caller's contract.
@@ -273,6 +279,10 @@ fn not_bound_again(domain: c_int, local: SocketAddr) -> c_int {
 /// # Safety
 /// That of listen(2).
 pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
+    if file.domain == libc::AF_UNIX {
+        // SAFETY: the caller's contract.
+        return unsafe { real::listen(fd, backlog) };
+    }
     if is_stream(&file) {
         return answer(Err(error(libc::EINVAL)));
     }
@@ -334,6 +344,15 @@ fn activate_if_used(file: &File, fd: c_int, local: SocketAddr) {
 pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the caller's contract.
     let by_kernel = || unsafe { real::connect(fd, addr, len) };
+    if file.domain == libc::AF_UNIX {
+        let result = by_kernel();
+        if result == 0
+            && let Some((_inside, file)) = enter(file)
+        {
+            local_stream::connected(&file, fd);
+        }
+        return result;
+    }
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     if file.follows() {
         // It is an error, or disconnects it.
@@ -512,6 +531,9 @@ pub fn restart_unless_timeout(fd: c_int, which: c_int) -> Restart {
 /// # Safety
 /// That of shutdown(2).
 pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
+    if file.domain == libc::AF_UNIX {
+        return local_stream::shutdown(&file, fd, how);
+    }
     // SAFETY: a plain system call.
     let by_kernel = || unsafe { real::shutdown(fd, how) };
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
@@ -568,6 +590,9 @@ pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
 pub unsafe fn getsockname(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller's contract.
     let by_kernel = || unsafe { real::getsockname(fd, addr, len) };
+    if file.domain == libc::AF_UNIX {
+        return by_kernel();
+    }
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
     match file.live() {
         Some(Live::Stream(stream)) => match stream.local_addr() {
@@ -587,6 +612,9 @@ pub unsafe fn getsockname(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut s
 pub unsafe fn getpeername(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller's contract.
     let by_kernel = || unsafe { real::getpeername(fd, addr, len) };
+    if file.domain == libc::AF_UNIX {
+        return by_kernel();
+    }
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
     match file.live() {
         Some(Live::Stream(stream)) => answer(stream.peer_addr().and_then(|peer| {

@@ -48,6 +48,9 @@ pub struct RunArgs {
     /// on the stack plane
     #[arg(long)]
     no_same_host: bool,
+    /// AF_UNIX streams, too, go over shared memory once they have lasted for some calls
+    #[arg(long, conflicts_with = "no_same_host")]
+    unix_streams: bool,
     /// The program's argv[0]
     #[arg(long, hide = true, value_name = "NAME", allow_hyphen_values = true)]
     argv0: Option<OsString>,
@@ -88,12 +91,14 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
             ("--dev", args.dev.is_some()),
             ("--bypass-firewall", args.bypass_firewall),
             ("--no-same-host", args.no_same_host),
+            ("--unix-streams", args.unix_streams),
         ];
         if let Some((option, _)) = without.into_iter().find(|(_, given)| *given) {
             return Err(LaunchError::NoStack(option));
         }
     }
     launch.same_host = uses_stack_plane(&launch.policy) && !args.no_same_host;
+    launch.unix_streams = args.unix_streams;
     for trade in args.profile.trades(&launch.policy.defaults) {
         say(format_args!("--profile {}: {trade}", args.profile.word()));
     }

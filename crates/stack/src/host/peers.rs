@@ -11,7 +11,13 @@
 //! and an exec the connections that wait in its accept queue are given back: each client connects by the kernel, and
 //! sends again what the listener had received.
 
+mod local_streams;
 pub(super) mod shares;
+
+pub use local_streams::{
+    LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    serve_local_streams, stream_ends, stream_names,
+};
 
 use self::shares::{Shares, is_group, share};
 use super::{Host, Inner, Link, idle_links::IdleLinks, workers::Group};
@@ -72,6 +78,10 @@ const TAKE_BACK: u8 = b'T';
 const JOIN: u8 = b'J';
 const GROUP: u8 = b'G';
 
+/// Of AF_UNIX streams: move it to the link; leave it to the kernel.
+const MOVE_STREAM: u8 = b'M';
+const LEAVE_STREAM: u8 = b'L';
+
 /// The answers. After the last one comes what the listener had received: the number after it, and the data in parts.
 const DONE: u8 = b'D';
 const NOT_NOW: u8 = b'N';
@@ -111,6 +121,8 @@ struct Shared {
     slow: Mutex<Vec<(i32, Instant)>>,
     /// The connections that this process is handing over: the kernel's sockets have their ends already.
     handing_over: Mutex<Vec<(SocketAddr, SocketAddr)>>,
+    /// What this process has had of AF_UNIX streams that it leaves to the kernel.
+    leaving: Mutex<Vec<local_streams::Leaving>>,
 }
 
 struct Published {
@@ -185,6 +197,7 @@ impl Peers {
             slow: Mutex::default(),
             own_name: Mutex::default(),
             handing_over: Mutex::default(),
+            leaving: Mutex::default(),
         });
         let served = shared.clone();
         let thread = serve("busypoll/peers", move || served.serve())?;
@@ -510,7 +523,10 @@ impl Shared {
         if message::receive(socket.as_fd(), &mut request)?.0 != REQUEST {
             return Ok(());
         }
-        let (local, remote) = (read(&request[1..19]), read(&request[19..]));
+        if matches!(request[0], MOVE_STREAM | LEAVE_STREAM) {
+            return self.answer_about_stream(request[0], &request, &socket);
+        }
+        let (local, remote) = ends_of(&request);
         let done = match request[0] {
             HAND_OVER => self.hand_over(local, remote),
             TAKE_BACK => (self.hand_over)(local, remote),
@@ -607,17 +623,7 @@ fn ask(
     ends: (SocketAddr, SocketAddr),
     patience: Duration,
 ) -> io::Result<Answer> {
-    let socket = request(pid, kind, ends, patience)?;
-    let mut answer = [0; 9];
-    match (message::receive(socket.as_fd(), &mut answer)?.0, answer) {
-        (1, [DONE, ..]) => Ok(Answer::Done),
-        (9, [NOT_ACCEPTED, next @ .., l0, l1, l2, l3]) => {
-            let (next, len) = (u32::from_ne_bytes(next), u32::from_ne_bytes([l0, l1, l2, l3]));
-            receive_parts(&socket, len as usize)
-                .map(|data| Answer::NotAccepted(Received { next, data }))
-        }
-        _ => Ok(Answer::NotNow),
-    }
+    answer_on(&request(pid, kind, ends, patience)?)
 }
 
 /// Sends the request. Returns the connection, over which the answer comes.
@@ -640,6 +646,24 @@ fn request(
     write(remote, &mut request[19..]);
     message::send(socket.as_fd(), &request, &[], 0)?;
     Ok(socket)
+}
+
+fn answer_on(socket: &OwnedFd) -> io::Result<Answer> {
+    let mut answer = [0; 9];
+    match (message::receive(socket.as_fd(), &mut answer)?.0, answer) {
+        (1, [DONE, ..]) => Ok(Answer::Done),
+        (9, [NOT_ACCEPTED, next @ .., l0, l1, l2, l3]) => {
+            let (next, len) = (u32::from_ne_bytes(next), u32::from_ne_bytes([l0, l1, l2, l3]));
+            receive_parts(socket, len as usize)
+                .map(|data| Answer::NotAccepted(Received { next, data }))
+        }
+        _ => Ok(Answer::NotNow),
+    }
+}
+
+/// The ends in a request, local and remote.
+fn ends_of(request: &[u8]) -> (SocketAddr, SocketAddr) {
+    (read(&request[1..19]), read(&request[19..]))
 }
 
 fn receive_parts(socket: &OwnedFd, len: usize) -> io::Result<Vec<u8>> {

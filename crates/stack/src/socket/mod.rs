@@ -20,6 +20,7 @@ mod task_wait;
 mod tcp;
 mod udp;
 mod waiting;
+mod wake_source;
 mod yield_policy;
 
 pub use epoll::{Epoll, EpollEvent, EpollParams};
@@ -33,6 +34,7 @@ pub use tcp::{
     Accepted, IncomingStreams, Owner, SendFlags, TcpListener, TcpStream, repair, set_repair,
 };
 pub use udp::{Groups, Incoming, Message, Outgoing, ReceiveFlags, SocketStats, Sources, UdpSocket};
+pub use wake_source::WakeSource;
 
 use std::{
     io,

@@ -22,7 +22,9 @@ pub use epoll::{
     epoll_create, epoll_create1, epoll_ctl, epoll_ctl_other, epoll_pwait, epoll_pwait2, epoll_wait,
     ioctl,
 };
-pub use poll::{poll, poll_chk, ppoll, ppoll_chk, wait_for_kernel_fd, wait_inside};
+pub use poll::{
+    poll, poll_chk, ppoll, ppoll_chk, wait_for_kernel_fd, wait_inside, wait_with_source,
+};
 pub use select::{pselect, select};
 
 /// The calling thread ends. Called inside.

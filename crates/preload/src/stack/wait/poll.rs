@@ -102,6 +102,7 @@ impl MixedSet {
                 None => {
                     mixed.indices.push(at);
                     mixed.kernel_fds.push(fd, events);
+                    mixed.ours.extend(if waits { moves_of(fd) } else { None });
                 }
             }
         }
@@ -183,6 +184,14 @@ impl MixedSet {
         self.found().next().is_some()
     }
 
+    /// Whether an AF_UNIX stream has moved, here or back to the kernel: the wait begins anew.
+    pub fn has_moved(&self) -> bool {
+        self.ours.iter().any(|ours| {
+            let is_kernels = ours.file.domain == libc::AF_UNIX && ours.file.is_kernel_owned();
+            is_kernels || ours.at == NOT_AN_ENTRY && ours.found != Events::default()
+        })
+    }
+
     /// The events of the last check.
     pub fn found(&self) -> impl Iterator<Item = Found> {
         let kernels = self.indices.iter().zip(self.kernel_fds.found());
@@ -247,6 +256,8 @@ fn source_of(
                 file.bind_to_wait(fd);
             }
             let live = match file.activate(fd) {
+                // A thread that waits for it waits for its move, too.
+                None if file.domain == libc::AF_UNIX => return None,
                 None if waits && file.is_ours() => match file.local_udp.begin_kernel_wait() {
                     Ok(wait) => {
                         kernel_waits.extend(wait);
@@ -263,6 +274,17 @@ fn source_of(
         }
     };
     Some((file, source))
+}
+
+/// The index of an entry beside the caller's.
+const NOT_AN_ENTRY: usize = usize::MAX;
+
+/// What ends a wait for an AF_UNIX stream that is the kernel's so far.
+fn moves_of(fd: c_int) -> Option<Ours> {
+    let file = FILES.get(fd)?;
+    let source = file.kernel_stream()?.wake_source();
+    let (at, events, found) = (NOT_AN_ENTRY, Events::READABLE, Events::default());
+    Some(Ours { at, source, events, found, file })
 }
 
 /// The events of a kernel's descriptor. Waits for them up to `limit`; after a signal the wait goes on as `restart`
@@ -310,6 +332,51 @@ pub fn wait_inside(
             .wait(restart, || poll_with_kernel_fds(nothing, 0, deadline.left(), &mut kernel_fds))?;
     }
     Ok(found(&kernel_fds))
+}
+
+/// Waits for events of the kernel's descriptor `fd`, or of `source`, up to `limit`. False: the time is over.
+///
+/// # Errors
+/// As [`wait_for_kernel_fd`].
+pub fn wait_with_source(
+    inside: &Inside,
+    fd: c_int,
+    events: i16,
+    limit: Option<Duration>,
+    restart: Restart,
+    source: Arc<dyn Source>,
+) -> io::Result<bool> {
+    let deadline = Deadline::after(limit);
+    let mut kernel_fds = KernelFds::none();
+    kernel_fds.push(fd, events);
+    if kernel_fds.look() {
+        return Ok(true);
+    }
+    let mut entries = [Wakes { source, found: false }];
+    inside.wait(restart, || {
+        poll_with_kernel_fds(&mut entries, 0, deadline.left(), &mut kernel_fds)
+    })?;
+    Ok(entries[0].found || found(&kernel_fds) != 0)
+}
+
+/// A source that ends a wait.
+struct Wakes {
+    source: Arc<dyn Source>,
+    found: bool,
+}
+
+impl Entry for Wakes {
+    fn source(&self) -> &dyn Source {
+        &*self.source
+    }
+
+    fn events(&self) -> Events {
+        Events::READABLE
+    }
+
+    fn report(&mut self, found: Events) {
+        self.found = found != Events::default();
+    }
 }
 
 /// `SO_BUSY_POLL` of a socket.
@@ -416,11 +483,24 @@ unsafe fn wait(
     }
     let deadline = deadline();
     let waits = deadline.as_ref().is_ok_and(Deadline::waits);
-    let asked = entries.iter().map(|entry| (entry.fd, entry.events));
-    let mut mixed = MixedSet::of(asked, None, waits, kernel_waits)?;
+    let set_of = |entries: &[pollfd], kernel_waits: &mut Vec<KernelWait>| {
+        let asked = entries.iter().map(|entry| (entry.fd, entry.events));
+        MixedSet::of(asked, None, waits, kernel_waits)
+    };
+    let mut mixed = set_of(entries, kernel_waits)?;
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
-    let result = deadline.and_then(|deadline| mixed.wait(&inside, deadline, mask));
+    let result = match deadline {
+        Ok(deadline) => loop {
+            let result = mixed.wait(&inside, deadline, mask);
+            if result.is_err() || !mixed.has_moved() {
+                break result;
+            }
+            mixed.recycle();
+            mixed = set_of(entries, kernel_waits)?;
+        },
+        Err(error) => Err(error),
+    };
     let result = result.map(|()| {
         entries.iter_mut().for_each(|entry| entry.revents = 0);
         let mut ready = 0;

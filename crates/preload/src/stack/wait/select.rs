@@ -195,7 +195,15 @@ unsafe fn wait(
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
     let result = deadline.and_then(|deadline| {
-        let result = mixed.wait(&inside, deadline, mask);
+        let mut result = mixed.wait(&inside, deadline, mask);
+        while result.is_ok()
+            && mixed.has_moved()
+            && let Some(anew) =
+                MixedSet::of(entries.iter().copied(), Some(counting), waits, kernel_waits)
+        {
+            std::mem::replace(&mut mixed, anew).recycle();
+            result = mixed.wait(&inside, deadline, mask);
+        }
         left(deadline);
         result
     });

@@ -52,11 +52,26 @@ impl Connection {
             && self.may_queue() >= self.snd_mss as usize
     }
 
+    /// The pending error, once; but as often as asked if it is none of the system's: then the connection is another
+    /// owner's, to whom all calls go.
+    #[cold]
+    fn pending_error(&mut self) -> Option<i32> {
+        const FIRST_INTERNAL: i32 = 512;
+        match self.error {
+            Some(error) if error >= FIRST_INTERNAL => Some(error),
+            _ => self.error.take(),
+        }
+    }
+
     #[cold]
     fn cannot_send(&mut self) -> io::Error {
+        if self.is_local_stream && self.error.is_none_or(|error| error == libc::ECONNRESET) {
+            // A reset is left to the reader (`unix_stream_sendmsg`).
+            return errno(libc::EPIPE);
+        }
         // sk_stream_error: a pending error takes precedence over EPIPE.
         let waiting = matches!(self.state, State::SynSent | State::SynReceived) && !self.write_shut;
-        errno(self.error.take().unwrap_or(if waiting { libc::EAGAIN } else { libc::EPIPE }))
+        errno(self.pending_error().unwrap_or(if waiting { libc::EAGAIN } else { libc::EPIPE }))
     }
 
     /// Reads received data, and leaves it in the buffer if `peek`. 0: the end of the stream.
@@ -86,10 +101,11 @@ impl Connection {
             }
             return Ok(read);
         }
-        if self.receiver.available() > 0 || self.peer_done {
+        let resets = self.is_local_stream && self.error.is_some();
+        if self.receiver.available() > 0 || self.peer_done && !resets {
             return Ok(0);
         }
-        match self.error.take() {
+        match self.pending_error() {
             Some(error) => Err(errno(error)),
             None if self.read_shut || self.state == State::Closed => Ok(0),
             None => Err(errno(libc::EAGAIN)),

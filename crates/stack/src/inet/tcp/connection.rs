@@ -177,6 +177,8 @@ pub struct Connection {
     pub(super) fin_queued: bool,
     /// No socket holds the connection any more.
     pub(super) orphan: bool,
+    /// It ends by the rules of AF_UNIX: see [`local_stream`](super::local_stream).
+    pub(super) is_local_stream: bool,
 
     pub(super) snd_una: Seq,
     pub(super) snd_nxt: Seq,
@@ -315,6 +317,7 @@ impl Connection {
             peer_done: false,
             fin_queued: false,
             orphan: false,
+            is_local_stream: false,
             snd_una: iss,
             snd_nxt: iss,
             snd_wnd: 0,

@@ -2,6 +2,7 @@
 
 use super::{
     listener::Listener,
+    local_stream::is_end_of_local_stream,
     parse,
     plain::Plain,
     request::Outcome as Handshake,
@@ -178,7 +179,9 @@ impl Inet {
         if may_be_kernels() {
             return self.tcp_to_kernel(arrival, pass.now);
         }
-        if segment.flags.has(Flags::RST) {
+        // A local stream that is the kernel's now.
+        let was_local = || arrival.link() != 0 && is_end_of_local_stream(tuple.local());
+        if segment.flags.has(Flags::RST) || was_local() {
             return;
         }
         let options = PathOptions::default();

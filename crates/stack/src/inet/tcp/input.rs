@@ -306,6 +306,10 @@ impl Connection {
     pub(super) fn peer_ended(&mut self) {
         match self.state {
             State::SynSent => self.fail(libc::ECONNREFUSED),
+            _ if self.is_local_stream && self.buffer.start() == self.buffer.end() => {
+                (self.peer_done, self.read_shut) = (true, true);
+                self.end();
+            }
             _ => self.reset_by_peer(),
         }
     }
@@ -584,6 +588,9 @@ impl Connection {
                 self.ack_now = true;
             }
             _ => {}
+        }
+        if self.is_local_stream && self.state == State::CloseWait {
+            self.peer_closed();
         }
     }
 

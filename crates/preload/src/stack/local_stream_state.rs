@@ -1,0 +1,91 @@
+//! What an AF_UNIX stream of the kernel's needs to move to a link later.
+
+use super::common::lock;
+use busypoll_stack::{Source, StreamOffer, WakeSource, stream_ends};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+#[derive(Debug)]
+pub struct LocalStream {
+    /// It was accepted here; otherwise it has connected.
+    pub is_accepted: bool,
+    /// The inode number of the socket that has connected; 0: not known yet.
+    inode: AtomicU32,
+    /// Calls that send or receive, so far.
+    calls: AtomicU32,
+    /// From how many on it is looked at again.
+    due: AtomicU32,
+    offer: Mutex<Option<StreamOffer>>,
+    /// Fired when it has moved: threads that wait for the kernel's socket begin anew.
+    wake: Arc<WakeSource>,
+}
+
+impl LocalStream {
+    pub fn new(is_accepted: bool, inode: u32, due: u32) -> LocalStream {
+        LocalStream {
+            is_accepted,
+            inode: AtomicU32::new(inode),
+            calls: AtomicU32::new(0),
+            due: AtomicU32::new(due),
+            offer: Mutex::default(),
+            wake: Arc::default(),
+        }
+    }
+
+    pub fn inode(&self) -> u32 {
+        self.inode.load(Ordering::Relaxed)
+    }
+
+    /// Its ends, local and remote; `None`: they are not known.
+    pub fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let (connected, accepted) = stream_ends(Some(self.inode()).filter(|inode| *inode != 0)?)?;
+        Some(if self.is_accepted { (accepted, connected) } else { (connected, accepted) })
+    }
+
+    /// Counts a call. Returns whether the stream is to be looked at.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        calls >= self.due.load(Ordering::Relaxed)
+    }
+
+    pub fn due(&self) -> u32 {
+        self.due.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether it was `before`.
+    pub fn set_due(&self, before: u32, due: u32) -> bool {
+        let order = Ordering::Relaxed;
+        self.due.compare_exchange(before, due, order, order).is_ok()
+    }
+
+    /// The other process can find it, by the inode number of its socket.
+    pub fn set_offer(&self, inode: u32, offer: StreamOffer) {
+        self.inode.store(inode, Ordering::Relaxed);
+        *lock(&self.offer) = Some(offer);
+    }
+
+    pub fn is_offered(&self) -> bool {
+        lock(&self.offer).is_some()
+    }
+
+    pub fn end_offer(&self) {
+        let offer = lock(&self.offer).take();
+        drop(offer);
+    }
+
+    /// What a thread waits for beside the kernel's socket.
+    pub fn wake_source(&self) -> Arc<dyn Source> {
+        self.wake.clone()
+    }
+
+    /// Threads that wait begin anew.
+    pub fn wake(&self) {
+        self.wake.fire();
+    }
+}

@@ -1,0 +1,327 @@
+//! AF_UNIX streams between this process and others: both agree on the byte from which on a connection that the kernel has
+//! made goes over a link, and on the one from which on it is the kernel's again.
+//!
+//! The process that has connected asks the one that has accepted. Each makes sure that none of its threads uses the
+//! kernel's socket; then all that the peer has sent by the kernel is there. The one that is asked answers, and gives the
+//! kernel's socket up once the other one says so: before that each can go back.
+
+use super::{
+    Answer, HAND_OVER_PATIENCE, LEAVE_STREAM, MOVE_STREAM, PATIENCE, Peers, REQUEST, Received,
+    Shared, control_name, ends_of, send_received, write,
+};
+use crate::{
+    Link,
+    host::Host,
+    inet::tcp::{Failed, Left, ends_of_local_stream, local_stream_of},
+    nic::{
+        cable,
+        xdp::netlink::{Request, Socket},
+    },
+    sync::lock,
+    unix::{self, message},
+};
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// The answers of both processes before a stream moves.
+const READY: u8 = b'R';
+const GO: u8 = b'G';
+
+/// How long what this process had of a stream is kept for the other process, which may leave it at the same time.
+const KEPT: Duration = Duration::from_secs(2);
+
+/// Moves the stream with these ends, local and remote, to a link, at the request of its other process. The last function
+/// answers that this process is ready, and returns whether the other one goes on.
+pub type MoveStream = fn(&Host, (SocketAddr, SocketAddr), Link, &mut dyn FnMut() -> bool) -> bool;
+
+/// Gives the stream with these ends back to the kernel, at the request of its other process, which has left this.
+/// `None`: not now.
+pub type LeaveStream = fn((SocketAddr, SocketAddr), &Left) -> Option<Left>;
+
+static SERVED: OnceLock<(MoveStream, LeaveStream)> = OnceLock::new();
+
+/// From now on streams of this process move and leave by these, at the requests of others.
+#[doc(hidden)]
+pub fn serve_local_streams(moves: MoveStream, leaves: LeaveStream) {
+    let _ = SERVED.set((moves, leaves));
+}
+
+/// What this process has had of a stream that it leaves to the kernel.
+pub(super) struct Leaving {
+    ends: (SocketAddr, SocketAddr),
+    had: Left,
+    since: Instant,
+}
+
+/// A stream is published under its connected socket's inode number.
+fn name(inode: u32) -> String {
+    format!("unix-{inode}")
+}
+
+/// Whether another process offers to move the stream whose connected socket has this inode number.
+#[doc(hidden)]
+pub fn is_stream_offered(inode: u32) -> bool {
+    let found = cable::dial_first(std::iter::once(name(inode)));
+    found.is_ok_and(|(_, pid)| pid != 0 && pid.cast_unsigned() != std::process::id())
+}
+
+/// The inode number of the socket that `inode`'s is connected to.
+///
+/// # Errors
+/// No sock_diag in this kernel; it is not connected.
+#[doc(hidden)]
+pub fn peer_inode(inode: u32) -> io::Result<u32> {
+    const PEER: u16 = 2;
+    let peer =
+        diagnose(inode, PEER, |value| value.first_chunk().map(|it| u32::from_ne_bytes(*it)))?;
+    peer.filter(|inode| *inode != 0).ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+/// The names of a stream with this local end as ss(8) shows them, local and remote: a path, `@` and an abstract name, or `*`,
+/// and the socket's inode number. `None`: the end is no such stream's.
+#[doc(hidden)]
+pub fn stream_names(local: SocketAddr) -> Option<(String, String)> {
+    const NAME: u16 = 0;
+    let (connected, is_accepted) = local_stream_of(local)?;
+    let accepted = peer_inode(connected).unwrap_or(0);
+    let name = |inode| {
+        let name = diagnose(inode, NAME, |value| Some(value.to_vec())).ok().flatten();
+        let name = name.unwrap_or_default();
+        let name = match &*name {
+            [] => "*".to_owned(),
+            [0, name @ ..] => format!("@{}", String::from_utf8_lossy(name)),
+            path => String::from_utf8_lossy(path).trim_end_matches('\0').to_owned(),
+        };
+        format!("{} {inode}", name.escape_default())
+    };
+    let (connected, accepted) = (name(connected), name(accepted));
+    Some(if is_accepted { (accepted, connected) } else { (connected, accepted) })
+}
+
+/// What sock_diag(7) says of the AF_UNIX socket with this inode number: the attribute of that kind (include/uapi/linux/unix_diag.h).
+fn diagnose<T>(
+    inode: u32,
+    wanted: u16,
+    read: impl Fn(&[u8]) -> Option<T>,
+) -> io::Result<Option<T>> {
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const MESSAGE: usize = 16;
+    /// UDIAG_SHOW_NAME, UDIAG_SHOW_PEER.
+    const SHOWN: u32 = 1 | 4;
+    // `unix_diag_req`: family, protocol, states, inode, what to show, and any cookie.
+    let mut request = [0; 24];
+    request[0] = libc::AF_UNIX as u8;
+    request[4..8].fill(0xff);
+    request[8..12].copy_from_slice(&inode.to_ne_bytes());
+    request[12..16].copy_from_slice(&SHOWN.to_ne_bytes());
+    request[16..].fill(0xff);
+    let mut found = None;
+    let mut socket = Socket::of(libc::NETLINK_SOCK_DIAG)?;
+    socket.request(Request::new(SOCK_DIAG_BY_FAMILY, &request), &mut |message| {
+        let mut attributes = message.attributes(MESSAGE);
+        found = attributes.find(|(kind, _)| *kind == wanted).and_then(|(_, value)| read(value));
+    })?;
+    Ok(found)
+}
+
+/// The name of a stream at which its other process finds this one. Dropping it ends that.
+#[derive(Debug)]
+pub struct StreamOffer {
+    host: std::sync::Weak<super::Inner>,
+    name: Arc<cable::Rendezvous>,
+}
+
+/// How many there are in this process.
+static OFFERS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many streams this process offers.
+#[doc(hidden)]
+pub fn offers() -> usize {
+    OFFERS.load(Ordering::Relaxed)
+}
+
+impl Drop for StreamOffer {
+    fn drop(&mut self) {
+        OFFERS.fetch_sub(1, Ordering::Relaxed);
+        if let Some(inner) = self.host.upgrade()
+            && let Some(peers) = inner.peers.get()
+        {
+            peers.withdraw_name(&self.name);
+        }
+    }
+}
+
+impl Host {
+    /// Offers to move the stream whose connected socket has this inode number to a link.
+    #[doc(hidden)]
+    pub fn offer_stream(&self, inode: u32) -> Option<StreamOffer> {
+        let rendezvous = self.peers()?.publish_name(&name(inode)).ok()?;
+        OFFERS.fetch_add(1, Ordering::Relaxed);
+        Some(StreamOffer { host: Arc::downgrade(&self.inner), name: rendezvous })
+    }
+
+    /// Moves the stream whose connected socket, of this process, has this inode number. `ready` is called when the other
+    /// process is ready, with the ends, local and remote, and the link, and returns whether this one is. Returns whether
+    /// the stream goes over the link from now on.
+    #[doc(hidden)]
+    pub fn move_stream(
+        &self,
+        inode: u32,
+        ready: &mut dyn FnMut((SocketAddr, SocketAddr), Link) -> bool,
+    ) -> bool {
+        self.peers().is_some_and(|peers| peers.move_stream(self, inode, ready).unwrap_or(false))
+    }
+}
+
+/// The ends of a stream, as the socket that has connected sees them.
+#[doc(hidden)]
+pub fn stream_ends(inode: u32) -> Option<(SocketAddr, SocketAddr)> {
+    ends_of_local_stream(inode)
+}
+
+impl Peers {
+    fn move_stream(
+        &self,
+        host: &Host,
+        inode: u32,
+        ready: &mut dyn FnMut((SocketAddr, SocketAddr), Link) -> bool,
+    ) -> io::Result<bool> {
+        let Some(ends) = ends_of_local_stream(inode) else { return Ok(false) };
+        let Some(link) = self.look_up(host, std::iter::once(name(inode))) else { return Ok(false) };
+        let Some(pid) = self.shared.pid_of(link.0) else { return Ok(false) };
+        let socket = connect(pid, PATIENCE)?;
+        request(&socket, MOVE_STREAM, (ends.1, ends.0))?;
+        let mut answer = [0; 1];
+        if message::receive(socket.as_fd(), &mut answer)?.0 != 1 || answer[0] != READY {
+            return Ok(false);
+        }
+        if !ready(ends, link) {
+            return Ok(false);
+        }
+        message::send(socket.as_fd(), &[GO], &[], 0)?;
+        Ok(true)
+    }
+
+    /// This process leaves a stream to the kernel: has the other one leave it, too. Returns what that one had.
+    ///
+    /// # Errors
+    /// `TimedOut`: it does not do so; those of reaching it.
+    pub(crate) fn leave_both(
+        &self,
+        link: u32,
+        ends: (SocketAddr, SocketAddr),
+        ours: &Left,
+    ) -> Result<Left, Failed<io::Error>> {
+        let pid = self.shared.pid_of(link);
+        let pid = pid.ok_or_else(|| Failed::Stays(io::ErrorKind::NotConnected.into()))?;
+        let now = Instant::now();
+        let mut leaving = lock(&self.shared.leaving);
+        leaving.retain(|it| now - it.since < KEPT && it.ends != ends);
+        leaving.push(Leaving { ends, had: ours.clone(), since: now });
+        drop(leaving);
+        let result = loop {
+            match ask_to_leave(pid, (ends.1, ends.0), ours) {
+                Ok(Some(theirs)) => return Ok(theirs),
+                Ok(None) if now.elapsed() < HAND_OVER_PATIENCE => sleep(Duration::from_millis(1)),
+                Ok(None) => break Err(Failed::Stays(io::ErrorKind::TimedOut.into())),
+                Err(error) => break Err(error),
+            }
+        };
+        lock(&self.shared.leaving).retain(|it| it.ends != ends);
+        result
+    }
+}
+
+fn connect(pid: u32, patience: Duration) -> io::Result<OwnedFd> {
+    let socket = unix::connect(&control_name(pid), libc::SOCK_SEQPACKET, patience)?;
+    let (peer, user) = unix::peer(socket.as_fd())?;
+    match peer.cast_unsigned() == pid && unix::trusts(user) {
+        true => Ok(socket),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
+fn request(
+    socket: &OwnedFd,
+    kind: u8,
+    (local, remote): (SocketAddr, SocketAddr),
+) -> io::Result<()> {
+    let mut request = [0; REQUEST];
+    request[0] = kind;
+    write(local, &mut request[1..19]);
+    write(remote, &mut request[19..]);
+    message::send(socket.as_fd(), &request, &[], 0).map(drop)
+}
+
+/// `None`: not now.
+fn ask_to_leave(
+    pid: u32,
+    ends: (SocketAddr, SocketAddr),
+    ours: &Left,
+) -> Result<Option<Left>, Failed<io::Error>> {
+    let socket = connect(pid, HAND_OVER_PATIENCE).map_err(Failed::Stays)?;
+    // From now on the other process may leave it, whether its answer comes or not.
+    request(&socket, LEAVE_STREAM, ends).map_err(Failed::Lost)?;
+    let ours = Received { next: ours.next, data: ours.unread.clone() };
+    send_received(&socket, &ours).map_err(Failed::Lost)?;
+    match super::answer_on(&socket).map_err(Failed::Lost)? {
+        Answer::NotAccepted(Received { next, data }) => Ok(Some(Left { next, unread: data })),
+        _ => Ok(None),
+    }
+}
+
+impl Shared {
+    /// Answers a request about a stream.
+    pub(super) fn answer_about_stream(
+        &self,
+        kind: u8,
+        request: &[u8],
+        socket: &OwnedFd,
+    ) -> io::Result<()> {
+        let ends = ends_of(request);
+        let Some((moves, leaves)) = SERVED.get() else { return Ok(()) };
+        if kind == MOVE_STREAM {
+            let pid = unix::peer(socket.as_fd())?.0;
+            let link = lock(&self.links).iter().find(|(of, _)| *of == pid).map(|(_, link)| *link);
+            let Some((link, inner)) = link.zip(self.host.upgrade()) else { return Ok(()) };
+            moves(&Host { inner }, ends, link, &mut || other_goes_on(socket));
+            return Ok(());
+        }
+        let theirs = match super::answer_on(socket)? {
+            Answer::NotAccepted(Received { next, data }) => Left { next, unread: data },
+            _ => return Ok(()),
+        };
+        let had = lock(&self.leaving).iter().find(|it| it.ends == ends).map(|it| it.had.clone());
+        let had = had.or_else(|| leaves(ends, &theirs));
+        match had {
+            Some(had) => send_received(socket, &Received { next: had.next, data: had.unread }),
+            None => message::send(socket.as_fd(), &[super::NOT_NOW], &[], 0).map(drop),
+        }
+    }
+}
+
+/// This process is ready. If the other one does not go on in time, it never does.
+fn other_goes_on(socket: &OwnedFd) -> bool {
+    if message::send(socket.as_fd(), &[READY], &[], 0).is_err() {
+        return false;
+    }
+    let mut word = [0; 1];
+    let mut goes =
+        || matches!(message::receive(socket.as_fd(), &mut word), Ok((1, _)) if word[0] == GO);
+    if goes() {
+        return true;
+    }
+    // What was sent before this is still there; nothing can be sent after it.
+    // SAFETY: a plain system call.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RD) };
+    goes()
+}

@@ -1,0 +1,147 @@
+//! AF_UNIX streams over links: a socket of the kernel's becomes one of ours, and the kernel's again, with all that is under
+//! way. See `inet/tcp/local_stream.rs`.
+
+use super::{
+    hand_over::write_queue,
+    options::Values,
+    stream::{TcpStream, pass},
+};
+use crate::{
+    Host, Link,
+    inet::tcp::{Failed, Left, RepairState},
+    socket::{options::errno, waiting::WaitOptions},
+    sys::{get_option, set_option},
+};
+use std::{io, net::SocketAddr, os::fd::BorrowedFd};
+
+impl TcpStream {
+    /// The stream with these ends, local and remote, over `link`. `received` was received by the kernel's socket and not
+    /// read.
+    ///
+    /// # Errors
+    /// The link has ended; no memory.
+    #[doc(hidden)]
+    pub fn local_stream(
+        host: &Host,
+        ends: (SocketAddr, SocketAddr),
+        link: Link,
+        received: &[u8],
+    ) -> io::Result<TcpStream> {
+        let mut pass = pass();
+        let made = host.inet().tcp_local_stream(ends, link.0, received, &mut pass);
+        pass.wake.wake_all();
+        let flow = made?;
+        let napi = flow.napi();
+        let waiting = WaitOptions::new(host.busy_read());
+        let stream = TcpStream::accepted(host, flow, waiting, Values::new());
+        napi.into_iter().for_each(|napi| stream.0.endpoint.mark_napi(napi));
+        Ok(stream)
+    }
+
+    /// Ends a stream that was never used, without a word to the other process.
+    #[doc(hidden)]
+    pub fn forget_local_stream(&self, error: i32) {
+        if let Some(flow) = self.0.connection() {
+            let mut pass = pass();
+            flow.end_silently(error, &mut pass);
+            pass.wake.wake_all();
+        }
+    }
+
+    /// Gives the stream back to the kernel's socket `kernel`, at both ends. `on_left` is called when the kernel has it.
+    /// Waiting and later calls on this socket fail with `error`.
+    ///
+    /// # Errors
+    /// EINVAL: it has ended. ETIMEDOUT: the other process does not do its part. Then it goes on here.
+    #[doc(hidden)]
+    pub fn leave_local_stream(
+        &self,
+        kernel: BorrowedFd<'_>,
+        error: i32,
+        on_left: impl FnOnce(),
+    ) -> io::Result<()> {
+        self.leave(kernel, error, on_left, |link, ends, ours| {
+            let peers = self.0.host.peers();
+            let peers = peers.ok_or_else(|| Failed::Stays(errno(libc::EOPNOTSUPP)))?;
+            peers.leave_both(link, ends, ours)
+        })
+    }
+
+    /// The same at the request of the other process, which has left `theirs`. Returns what this end had.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn leave_local_stream_too(
+        &self,
+        kernel: BorrowedFd<'_>,
+        error: i32,
+        theirs: &Left,
+        on_left: impl FnOnce(),
+    ) -> io::Result<Left> {
+        let mut left = Left::default();
+        self.leave(kernel, error, on_left, |_, _, ours| {
+            left = ours.clone();
+            Ok(theirs.clone())
+        })?;
+        Ok(left)
+    }
+
+    fn leave(
+        &self,
+        kernel: BorrowedFd<'_>,
+        error: i32,
+        on_left: impl FnOnce(),
+        exchange: impl FnOnce(u32, (SocketAddr, SocketAddr), &Left) -> Result<Left, Failed<io::Error>>,
+    ) -> io::Result<()> {
+        let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
+        let link = flow.link();
+        let mut pass = pass();
+        let handed = flow.hand_over(error, &mut pass, |state| {
+            if state.read_shut || state.write_shut {
+                return Err(Failed::Stays(errno(libc::EINVAL)));
+            }
+            let ours = Left { next: state.rcv_nxt, unread: state.unread.clone() };
+            let theirs = exchange(link, (state.local, state.remote), &ours)?;
+            write_all(kernel, &theirs, state).map_err(Failed::Lost)?;
+            on_left();
+            Ok(())
+        });
+        pass.wake.wake_all();
+        handed.map(drop)
+    }
+}
+
+/// Sends by the kernel what the peer has not read: what it had received, and then what is still to be sent.
+fn write_all(kernel: BorrowedFd<'_>, theirs: &Left, state: &RepairState) -> io::Result<()> {
+    let on = theirs.next.wrapping_sub(state.snd_una) as usize;
+    let sent = state.sent.get(on..).unwrap_or_default();
+    let len = theirs.unread.len() + sent.len() + state.unsent.len();
+    if len == 0 {
+        return Ok(());
+    }
+    let size = get_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
+    make_room(kernel, size, len)?;
+    write_queue(kernel, &theirs.unread)?;
+    write_queue(kernel, sent)?;
+    write_queue(kernel, &state.unsent)?;
+    // The kernel doubles it.
+    let _ = set_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF, size / 2);
+    Ok(())
+}
+
+/// Makes the send buffer, of this size, large enough for `len` bytes, a third more for the kernel's bookkeeping, and what is
+/// in it already. Any user may have a buffer that holds what both ends of a stream of ours hold.
+fn make_room(kernel: BorrowedFd<'_>, size: i32, len: usize) -> io::Result<()> {
+    const OTHER: usize = 64 * 1024;
+    let wanted = i32::try_from(len + len / 3 + OTHER).map_err(|_| errno(libc::ENOBUFS))?;
+    if size >= wanted {
+        return Ok(());
+    }
+    let set = |name| set_option(&kernel, libc::SOL_SOCKET, name, wanted);
+    set(libc::SO_SNDBUFFORCE).or_else(|_| set(libc::SO_SNDBUF))?;
+    match get_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF)? >= wanted {
+        true => Ok(()),
+        false => Err(errno(libc::ENOBUFS)),
+    }
+}
