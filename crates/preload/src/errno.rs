@@ -12,6 +12,29 @@ pub fn set(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
+/// `errno` before a call of the program's. A call that succeeds leaves it as it was, as a system call does: programs
+/// look at it afterwards.
+pub struct Kept {
+    at: *mut c_int,
+    value: c_int,
+}
+
+impl Kept {
+    #[inline]
+    pub fn new() -> Self {
+        // SAFETY: as in `get`.
+        let at = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        Self { at, value: unsafe { *at } }
+    }
+
+    #[inline]
+    pub fn put_back(&self) {
+        // SAFETY: the thread is the same: the value is not `Send`.
+        unsafe { *self.at = self.value };
+    }
+}
+
 /// Restores `errno` when dropped: for work that the program has not asked for.
 pub struct Saved(c_int);
 

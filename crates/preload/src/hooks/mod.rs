@@ -31,8 +31,13 @@ macro_rules! exported_functions {
         /// That of the C function.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
+            let errno = errno::Kept::new();
             // SAFETY: the caller keeps the C function's contract, which is the handler's.
-            panics::answer(move || unsafe { $handler($($arg),*) })
+            let result = panics::answer(move || unsafe { $handler($($arg),*) });
+            if result != <$ret as real::Failed>::FAILED {
+                errno.put_back();
+            }
+            result
         }
     };
     (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, then $then:path) => {
@@ -58,16 +63,21 @@ macro_rules! exported_functions {
             // Out of line: where no descriptor is a socket of the stack plane, a hook must cost next to nothing.
             #[inline(never)]
             unsafe fn perhaps_ours($($arg: $ty),*) -> $ret {
+                let errno = errno::Kept::new();
                 // SAFETY: the caller keeps the C function's contract, which is both handlers'.
                 unsafe {
                     loop {
                         let Some(file) = $crate::stack::FILES.get($fd) else { return $handler($($arg),*) };
                         // By value: the call is behind a pointer, and references would be one more to each argument.
                         let result = panics::answer(move || $ours(file, $($arg),*));
-                        if result != <$ret as real::Failed>::FAILED || errno::get() != inside::ERESTARTSYS
-                        {
+                        if result != <$ret as real::Failed>::FAILED {
+                            errno.put_back();
                             return result;
                         }
+                        if errno::get() != inside::ERESTARTSYS {
+                            return result;
+                        }
+                        errno.put_back();
                     }
                 }
             }

@@ -49,7 +49,7 @@ long outcome(const char *call, long value, int error)
     if (value == -1)
         printf("    %s = -1 %s\n", call, strerrorname_np(error));
     else
-        printf("    %s = %ld\n", call, value);
+        printf("    %s = %ld%s\n", call, value, error ? ", and errno is changed" : "");
     fflush(stdout);
     if (value == -1)
         skip_after(error);
@@ -59,7 +59,10 @@ long outcome(const char *call, long value, int error)
 
 int made(const char *call, int fd, int error)
 {
-    printf("    %s = %s\n", call, fd >= 0 ? "fd" : strerrorname_np(error));
+    if (fd >= 0)
+        printf("    %s = fd%s\n", call, error ? ", and errno is changed" : "");
+    else
+        printf("    %s = %s\n", call, strerrorname_np(error));
     fflush(stdout);
     if (fd < 0)
         skip_after(error);
