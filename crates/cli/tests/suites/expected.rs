@@ -1,8 +1,8 @@
 //! The expected differences, each with its reason: `expected.txt`.
 //!
-//! A line is `SUITE TEST PLANE STATE REASON`, separated by blanks. PLANE is `kernel`, `stack`, `memory`, or `both` for the first two; a `*` at the end of
-//! TEST for anything. STATE is `differs`, or `varies` where either result is accepted. A line whose REASON is `=` has
-//! the reason of the line above.
+//! A line is `SUITE TEST PLANE STATE REASON`, separated by blanks. PLANE is `kernel`, `stack`, `memory`, or `both` for
+//! the first two; a `*` at the end of TEST stands for anything. STATE is `differs`, or `varies` where either result is
+//! accepted. A line whose REASON is `=` has the reason of the line above.
 
 use std::fs;
 use std::path::Path;
