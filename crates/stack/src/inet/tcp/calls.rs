@@ -53,7 +53,7 @@ impl Connection {
     }
 
     /// The pending error, once; but as often as asked if it is none of the system's: then the connection is another
-    /// owner's, to whom all calls go.
+    /// owner's, and all calls go there.
     #[cold]
     fn pending_error(&mut self) -> Option<i32> {
         const FIRST_INTERNAL: i32 = 512;
