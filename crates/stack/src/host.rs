@@ -407,7 +407,6 @@ impl Opens<'_> {
                     context,
                     interface,
                     datagrams,
-                    timers: None,
                     _serving,
                     _place,
                 });
@@ -446,8 +445,8 @@ fn route_by(inet: &Inet, gateway: IpAddr) -> io::Result<()> {
 struct WakeCell {
     /// That of the first interface.
     first: Arc<OnceLock<Weak<Context>>>,
-    /// Those of the links, of which the first one does so where there is no interface.
-    links: link_watch::LinkTimers,
+    /// That of a link, where there is no interface.
+    link: Arc<Mutex<Weak<Context>>>,
 }
 
 fn waker(cell: &WakeCell) -> WakeBy {
@@ -455,7 +454,7 @@ fn waker(cell: &WakeCell) -> WakeBy {
     Box::new(move |deadline| {
         let context = match cell.first.get() {
             Some(first) => first.upgrade(),
-            None => lock(&cell.links).iter().find_map(Weak::upgrade),
+            None => lock(&cell.link).upgrade(),
         };
         if let Some(context) = context {
             context.tick_by(deadline);
@@ -558,15 +557,17 @@ impl Host {
         let context = serving.context().clone();
         interface.set_napi(0, context.id());
         place.iter().for_each(|place| place.set_napi(context.id()));
-        let timers = inner.wake.links.clone();
-        lock(&timers).push(Arc::downgrade(&context));
+        let mut timers = lock(&inner.wake.link);
+        if timers.strong_count() == 0 {
+            *timers = Arc::downgrade(&context);
+        }
+        drop(timers);
         let number = interface.link();
         ports.into_iter().for_each(|ports| inner.datagram_links.add(number, ports));
         let datagrams = Some(inner.datagram_links.clone());
         let (_serving, _place) = (Some(serving), place);
-        let timers = Some(timers);
         let watched =
-            link_watch::Link { interrupt, context, interface, datagrams, timers, _serving, _place };
+            link_watch::Link { interrupt, context, interface, datagrams, _serving, _place };
         let mut watch = lock(&inner.link_watch);
         match &*watch {
             Some(watch) => watch.add(watched),

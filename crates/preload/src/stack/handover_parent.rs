@@ -542,12 +542,7 @@ pub fn hand_over_all() {
         if looked.is_ok() && fds[0].revents().contains(PollFlags::HUP) {
             continue;
         }
-        // One that is on its way to the kernel is there when the call returns.
-        let all = group.files.iter().filter_map(|shared| match shared {
-            Some(Shared::Ours(file) | Shared::Moving(file)) => Some(file),
-            _ => None,
-        });
-        for file in all {
+        for file in group.ours() {
             let kept = file.kept_companion().map(AsRawFd::as_raw_fd);
             let fd = kept.or_else(|| {
                 FILES.all().find_map(|(fd, known)| known.filter(|it| is_same(it, file)).map(|_| fd))

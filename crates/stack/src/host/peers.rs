@@ -113,8 +113,6 @@ struct Shared {
     /// The names of sockets that take datagrams.
     names: Mutex<Vec<Arc<Rendezvous>>>,
     links: Mutex<Vec<(i32, Link)>>,
-    /// Held while a link is made.
-    joining: Mutex<()>,
     /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
     reached: Mutex<Vec<(SocketAddr, Reached)>>,
     /// The name by which clients of a group find this process.
@@ -195,7 +193,6 @@ impl Peers {
             published: Mutex::default(),
             names: Mutex::default(),
             links: Mutex::default(),
-            joining: Mutex::default(),
             reached: Mutex::default(),
             slow: Mutex::default(),
             own_name: Mutex::default(),
@@ -292,11 +289,8 @@ impl Peers {
             Some(ProcessWay { link, patience: ACCEPT_PATIENCE, is_shared: true })
         };
         let way = group.waiting().find_map(to);
-        if way.is_none() {
-            group.remove_ended();
-            if group.is_empty() {
-                lock(&self.shared.reached).retain(|(to, _)| *to != remote);
-            }
+        if way.is_none() && group.is_empty() {
+            lock(&self.shared.reached).retain(|(to, _)| *to != remote);
         }
         way
     }
@@ -308,7 +302,6 @@ impl Peers {
         if pid == 0 || self.is_slow(pid) {
             return None;
         }
-        let _one_at_a_time = lock(&self.shared.joining);
         let mut links = lock(&self.shared.links);
         links.retain(|(_, link)| host.inet().has_link(link.0));
         if let Some((_, link)) = links.iter().find(|(of, _)| *of == pid) {
@@ -317,11 +310,9 @@ impl Peers {
         if links.len() >= MOST_LINKS {
             return None;
         }
-        // The thread needs them: the other process may be this one.
-        drop(links);
         let joined = cable::join(socket, pid).and_then(|cable| host.add_link(cable));
         let link = joined.inspect_err(|_| self.set_slow(pid)).ok()?;
-        lock(&self.shared.links).push((pid, link));
+        links.push((pid, link));
         // The thread looks at it from now on.
         sys::signal(self.shared.changed.as_raw_fd());
         Some(link)
@@ -538,7 +529,7 @@ impl Shared {
         let (local, remote) = ends_of(&request);
         let done = match request[0] {
             HAND_OVER => self.hand_over(local, remote),
-            TAKE_BACK => return self.take_back(socket, (local, remote)),
+            TAKE_BACK => (self.hand_over)(local, remote),
             JOIN => return self.give_group(socket, local, true),
             GROUP => return self.give_group(socket, local, false),
             _ => false,
@@ -553,20 +544,6 @@ impl Shared {
             None => NOT_NOW,
         };
         message::send(socket.as_fd(), &[answer], &[], 0).map(drop)
-    }
-
-    /// This thread goes on: both ends may be this process's, which is asked for the other one then.
-    fn take_back(
-        self: &Arc<Shared>,
-        socket: OwnedFd,
-        (local, remote): (SocketAddr, SocketAddr),
-    ) -> io::Result<()> {
-        let shared = self.clone();
-        let take = move || {
-            let answer = if (shared.hand_over)(local, remote) { DONE } else { NOT_NOW };
-            let _ = message::send(socket.as_fd(), &[answer], &[], 0);
-        };
-        serve("busypoll/peers", take).map(drop)
     }
 
     fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> bool {
