@@ -57,8 +57,8 @@ use link_watch::LinkWatch;
 use peers::Peers;
 pub(crate) use peers::Received;
 pub use peers::{
-    HandOver, LeaveStream, MoveStream, StreamOffer, is_published, is_stream_offered, offers,
-    peer_inode, serve_local_streams, shares::share_address, stream_ends, stream_names,
+    HandOver, LeaveStream, MoveStream, StreamOffer, before_fork, is_published, is_stream_offered,
+    offers, peer_inode, serve_local_streams, shares::share_address, stream_ends, stream_names,
 };
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;
@@ -407,6 +407,7 @@ impl Opens<'_> {
                     context,
                     interface,
                     datagrams,
+                    timers: None,
                     _serving,
                     _place,
                 });
@@ -445,8 +446,8 @@ fn route_by(inet: &Inet, gateway: IpAddr) -> io::Result<()> {
 struct WakeCell {
     /// That of the first interface.
     first: Arc<OnceLock<Weak<Context>>>,
-    /// That of a link, where there is no interface.
-    link: Arc<Mutex<Weak<Context>>>,
+    /// Those of the links, of which the first one does so where there is no interface.
+    links: link_watch::LinkTimers,
 }
 
 fn waker(cell: &WakeCell) -> WakeBy {
@@ -454,7 +455,7 @@ fn waker(cell: &WakeCell) -> WakeBy {
     Box::new(move |deadline| {
         let context = match cell.first.get() {
             Some(first) => first.upgrade(),
-            None => lock(&cell.link).upgrade(),
+            None => lock(&cell.links).iter().find_map(Weak::upgrade),
         };
         if let Some(context) = context {
             context.tick_by(deadline);
@@ -557,17 +558,15 @@ impl Host {
         let context = serving.context().clone();
         interface.set_napi(0, context.id());
         place.iter().for_each(|place| place.set_napi(context.id()));
-        let mut timers = lock(&inner.wake.link);
-        if timers.strong_count() == 0 {
-            *timers = Arc::downgrade(&context);
-        }
-        drop(timers);
+        let timers = inner.wake.links.clone();
+        lock(&timers).push(Arc::downgrade(&context));
         let number = interface.link();
         ports.into_iter().for_each(|ports| inner.datagram_links.add(number, ports));
         let datagrams = Some(inner.datagram_links.clone());
         let (_serving, _place) = (Some(serving), place);
+        let timers = Some(timers);
         let watched =
-            link_watch::Link { interrupt, context, interface, datagrams, _serving, _place };
+            link_watch::Link { interrupt, context, interface, datagrams, timers, _serving, _place };
         let mut watch = lock(&inner.link_watch);
         match &*watch {
             Some(watch) => watch.add(watched),

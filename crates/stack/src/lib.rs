@@ -66,7 +66,7 @@ pub mod word_hash;
 
 #[doc(hidden)]
 pub use host::reuse::{set_priority, set_priority_by};
-pub use host::{Builder, HandOver, Host, Link, is_published};
+pub use host::{Builder, HandOver, Host, Link, before_fork, is_published};
 #[doc(hidden)]
 pub use host::{KernelBinding, PublishedUdp, firewall, is_udp_published, share_address};
 #[doc(hidden)]

@@ -8,7 +8,10 @@ use crate::{
     sync::{AtomicU32, LOOKS, Ordering, UnsafeCell},
     sys,
 };
-use std::ops::{Deref, DerefMut};
+use std::{
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+};
 
 const FREE: u32 = 0;
 const LOCKED: u32 = 1;
@@ -27,6 +30,8 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 /// The lock is held until this is dropped.
 pub(crate) struct Locked<'a, T> {
     lock: &'a Lock<T>,
+    /// Shared by threads only if `T` may be.
+    data: PhantomData<&'a mut T>,
 }
 
 impl<T> Lock<T> {
@@ -40,7 +45,7 @@ impl<T> Lock<T> {
         if free.is_err() {
             self.wait();
         }
-        Locked { lock: self }
+        Locked { lock: self, data: PhantomData }
     }
 
     #[cold]

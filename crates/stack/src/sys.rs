@@ -48,6 +48,13 @@ pub(crate) fn descriptor_limit() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
+/// Whether there is no process of this number that is visible from here.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    // SAFETY: signal 0 is not sent.
+    let looked = unsafe { libc::kill(pid.cast_signed(), 0) };
+    looked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
 /// Sleeps while `word` is `value`, until [`futex_wake`] or for no reason. By number: the C library has no wrapper.
 #[cold]
 pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {

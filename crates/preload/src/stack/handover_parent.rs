@@ -542,7 +542,12 @@ pub fn hand_over_all() {
         if looked.is_ok() && fds[0].revents().contains(PollFlags::HUP) {
             continue;
         }
-        for file in group.ours() {
+        // One that is on its way to the kernel is there when the call returns.
+        let all = group.files.iter().filter_map(|shared| match shared {
+            Some(Shared::Ours(file) | Shared::Moving(file)) => Some(file),
+            _ => None,
+        });
+        for file in all {
             let kept = file.kept_companion().map(AsRawFd::as_raw_fd);
             let fd = kept.or_else(|| {
                 FILES.all().find_map(|(fd, known)| known.filter(|it| is_same(it, file)).map(|_| fd))

@@ -97,6 +97,9 @@ pub fn hand_over(local: SocketAddr, remote: SocketAddr) -> bool {
 /// Before a fork, and before a program is `executed`: connections that this process has not accepted become the
 /// kernel's, as another process may be the one to accept them.
 pub fn give_back(executed: bool) {
+    if !executed {
+        busypoll_stack::before_fork();
+    }
     if config::get().is_some_and(|config| config.launch.same_host)
         && let Some(host) = host::existing()
     {

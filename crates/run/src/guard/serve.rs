@@ -248,6 +248,11 @@ impl Guard {
         let owners = std::mem::take(&mut watched.owners);
         let (gone, left): (Vec<_>, _) = owners.into_iter().partition(Owner::has_gone);
         watched.owners = left;
+        // One that has gone may have closed this connection first: the other one is watched until it closes, too.
+        let lost = |pid| gone.iter().any(|owner| owner.pid == pid && owner.has_interface());
+        for owner in watched.owners.iter_mut().filter(|it| it.has == Has::More && lost(it.pid)) {
+            owner.has = Has::Links;
+        }
         // Links reset their connections themselves.
         for owner in gone.into_iter().filter(Owner::has_interface) {
             // The interface first: the kernel must get the peers' answers.

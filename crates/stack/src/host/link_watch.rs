@@ -15,7 +15,7 @@ use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread::yield_now,
@@ -23,6 +23,9 @@ use std::{
 
 /// A process that goes on writing after it has hung up is read for as many passes: more than any ring holds.
 const LAST_PASSES: usize = (1 << 16) / NAPI_POLL_WEIGHT + 1;
+
+/// The contexts of links. The interrupt thread of the first one runs the timers of a host without an interface.
+pub(super) type LinkTimers = Arc<Mutex<Vec<Weak<Context>>>>;
 
 /// Not the number of a socket.
 const NO_SOCKET: usize = usize::MAX;
@@ -34,6 +37,8 @@ pub(super) struct Link {
     pub(super) interface: Arc<Interface>,
     /// Where its addresses are known; `None`: it is an interface of the host.
     pub(super) datagrams: Option<Arc<DatagramLinks>>,
+    /// The contexts of all links; `None`: it is an interface of the host.
+    pub(super) timers: Option<LinkTimers>,
     /// What serves its queue, for as long as the link exists; `None`: the host does.
     pub(super) _serving: Option<Serving>,
     /// Where its queue counts; after `_serving`, which counts there until it is dropped.
@@ -140,6 +145,20 @@ impl Link {
         let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
         inet.end_link(&self.interface, &mut pass);
         pass.wake.wake_all();
+        self.leave_timers();
+    }
+
+    /// Another link's interrupt thread runs the timers from now on.
+    fn leave_timers(&self) {
+        let Some(timers) = &self.timers else { return };
+        let own = Arc::downgrade(&self.context);
+        let mut timers = lock(timers);
+        timers.retain(|context| !context.ptr_eq(&own));
+        let next = timers.iter().find_map(Weak::upgrade);
+        drop(timers);
+        if let Some(context) = next {
+            context.tick_by(time::now());
+        }
     }
 
     /// The connections get what the other process had sent.

@@ -93,6 +93,9 @@ const PART: usize = 32 * 1024;
 /// A kind and two addresses with ports, IPv4 as mapped IPv6.
 const REQUEST: usize = 1 + 2 * 18;
 
+/// This process has forked. A child may have its listeners, and would not see a connection to itself over a link.
+static HAS_FORKED: AtomicBool = AtomicBool::new(false);
+
 /// Hands the connection with these ends, local and remote, over to the kernel. Returns whether the kernel has it.
 pub type HandOver = fn(SocketAddr, SocketAddr) -> bool;
 
@@ -113,6 +116,8 @@ struct Shared {
     /// The names of sockets that take datagrams.
     names: Mutex<Vec<Arc<Rendezvous>>>,
     links: Mutex<Vec<(i32, Link)>>,
+    /// Held while a link is made.
+    joining: Mutex<()>,
     /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
     reached: Mutex<Vec<(SocketAddr, Reached)>>,
     /// The name by which clients of a group find this process.
@@ -193,6 +198,7 @@ impl Peers {
             published: Mutex::default(),
             names: Mutex::default(),
             links: Mutex::default(),
+            joining: Mutex::default(),
             reached: Mutex::default(),
             slow: Mutex::default(),
             own_name: Mutex::default(),
@@ -289,8 +295,11 @@ impl Peers {
             Some(ProcessWay { link, patience: ACCEPT_PATIENCE, is_shared: true })
         };
         let way = group.waiting().find_map(to);
-        if way.is_none() && group.is_empty() {
-            lock(&self.shared.reached).retain(|(to, _)| *to != remote);
+        if way.is_none() {
+            group.remove_ended();
+            if group.is_empty() {
+                lock(&self.shared.reached).retain(|(to, _)| *to != remote);
+            }
         }
         way
     }
@@ -299,9 +308,10 @@ impl Peers {
     pub(super) fn look_up(&self, host: &Host, names: impl Iterator<Item = String>) -> Option<Link> {
         let (socket, pid) = cable::dial_first(names).ok()?;
         // Not visible from here: the kernel makes the connection.
-        if pid == 0 || self.is_slow(pid) {
+        if pid == 0 || self.is_slow(pid) || is_own(pid) && HAS_FORKED.load(Ordering::Relaxed) {
             return None;
         }
+        let _one_at_a_time = lock(&self.shared.joining);
         let mut links = lock(&self.shared.links);
         links.retain(|(_, link)| host.inet().has_link(link.0));
         if let Some((_, link)) = links.iter().find(|(of, _)| *of == pid) {
@@ -310,9 +320,11 @@ impl Peers {
         if links.len() >= MOST_LINKS {
             return None;
         }
+        // The thread needs them: the other process may be this one.
+        drop(links);
         let joined = cable::join(socket, pid).and_then(|cable| host.add_link(cable));
         let link = joined.inspect_err(|_| self.set_slow(pid)).ok()?;
-        links.push((pid, link));
+        lock(&self.shared.links).push((pid, link));
         // The thread looks at it from now on.
         sys::signal(self.shared.changed.as_raw_fd());
         Some(link)
@@ -405,6 +417,11 @@ impl Peers {
     /// take no others until it does.
     fn give_back(&self, executed: bool) {
         let shared = &*self.shared;
+        let is_to_own = |known: &Reached| match known {
+            Reached::Over(link) => shared.pid_of(link.0) == Some(std::process::id()),
+            Reached::OneOf(_) => false,
+        };
+        lock(&shared.reached).retain(|(_, known)| !is_to_own(known));
         let published = lock(&shared.published);
         let all = published.iter().flat_map(|known| &known.listeners);
         let listeners: Vec<_> = all.filter(|it| it.pause(executed)).cloned().collect();
@@ -571,10 +588,15 @@ impl Shared {
                     Some(queued) => queued.into_iter().for_each(|(link, local, remote)| {
                         let left = until.saturating_duration_since(Instant::now());
                         let pid = self.pid_of(link).filter(|_| !left.is_zero());
-                        let asked = pid.map(|pid| ask(pid, TAKE_BACK, (remote, local), left));
-                        if !matches!(asked, Some(Ok(_)))
-                            && let Some(inner) = self.host.upgrade()
-                        {
+                        let is_asked = pid.is_some_and(|pid| {
+                            // Not by way of the thread, which is asked for this end then.
+                            if is_own(pid.cast_signed()) {
+                                (self.hand_over)(remote, local);
+                                return true;
+                            }
+                            ask(pid, TAKE_BACK, (remote, local), left).is_ok()
+                        });
+                        if !is_asked && let Some(inner) = self.host.upgrade() {
                             // Otherwise its client would wait for ever.
                             let host = Host { inner };
                             let flow = listener.take(host.inet(), local, remote);
@@ -695,6 +717,10 @@ fn in_pass<T>(then: impl FnOnce(&mut Pass<'_>) -> T) -> T {
     result
 }
 
+fn is_own(pid: i32) -> bool {
+    pid.cast_unsigned() == std::process::id()
+}
+
 fn canonical(end: SocketAddr) -> SocketAddr {
     SocketAddr::new(end.ip().to_canonical(), end.port())
 }
@@ -763,6 +789,12 @@ impl Host {
 #[doc(hidden)]
 pub fn is_published(remote: SocketAddr) -> bool {
     is_found(names_for(TCP, remote))
+}
+
+/// This process is about to fork.
+#[doc(hidden)]
+pub fn before_fork() {
+    HAS_FORKED.store(true, Ordering::Relaxed);
 }
 
 /// Whether a process that is visible from here is found by one of these names.

@@ -95,6 +95,8 @@ impl Group {
             return Err(io::Error::last_os_error());
         }
         let page = NonNull::new(page.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // A copy is one of the library's descriptors, which the program does not close by chance.
+        let file = file.try_clone()?;
         Ok(Arc::new(Group { page, file, next: AtomicUsize::new(0) }))
     }
 
@@ -138,6 +140,16 @@ impl Group {
         self.members().iter().all(|member| member.pid.load(Ordering::Relaxed) == 0)
     }
 
+    /// Processes that have ended leave.
+    pub(super) fn remove_ended(&self) {
+        for member in self.members() {
+            let pid = member.pid.load(Ordering::Relaxed);
+            if pid != 0 && sys::has_ended(pid) {
+                self.remove(pid);
+            }
+        }
+    }
+
     /// The process has ended.
     pub(super) fn remove(&self, pid: u32) {
         for member in self.members() {
@@ -165,9 +177,13 @@ impl WaitWord for Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let member = &self.group.members()[self.at];
-        member.can_take.store(0, Ordering::Relaxed);
-        member.pid.store(0, Ordering::SeqCst);
+        let (member, own) = (&self.group.members()[self.at], std::process::id());
+        // Another process may have taken this one for ended.
+        if member.pid.load(Ordering::Relaxed) == own {
+            member.can_take.store(0, Ordering::Relaxed);
+            let order = Ordering::SeqCst;
+            let _ = member.pid.compare_exchange(own, 0, order, Ordering::Relaxed);
+        }
     }
 }
 

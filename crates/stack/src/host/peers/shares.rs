@@ -4,7 +4,7 @@
 
 use super::{
     DONE, GROUP, HAND_OVER_PATIENCE, JOIN, NOT_NOW, PATIENCE, Peers, Published, Shared, TCP,
-    addresses_for, canonical, is_found, name_of, names_for, request,
+    addresses_for, canonical, name_of, names_for, request,
 };
 use crate::{
     host::{Host, Link, workers::Group},
@@ -116,7 +116,7 @@ impl Peers {
             return known.filter(|_| !self.is_slow(pid.cast_signed()));
         }
         let link = self.look_up(host, [process_name(pid)].into_iter());
-        if link.is_none() && !is_found([process_name(pid)].into_iter()) {
+        if link.is_none() && is_gone(pid) {
             group.remove(pid);
         }
         link
@@ -189,7 +189,7 @@ impl Shared {
             shares.members.retain(|(pid, socket)| {
                 let is_there = !sys::has_hung_up(socket.as_raw_fd());
                 // A process that has closed its listener has left its place itself.
-                if !is_there && !is_found([process_name(*pid)].into_iter()) {
+                if !is_there && is_gone(*pid) {
                     group.remove(*pid);
                 }
                 is_there
@@ -253,6 +253,12 @@ fn mark(address: SocketAddr) -> io::Result<OwnedFd> {
 
 fn is_marked(mark: &str) -> bool {
     unix::connect(mark, libc::SOCK_DGRAM, PATIENCE).is_ok()
+}
+
+/// Whether a process takes links no more. An error of another kind says nothing of it.
+fn is_gone(pid: u32) -> bool {
+    let dialled = cable::dial_first([process_name(pid)].into_iter());
+    dialled.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// The name at which a process that is one of a group takes links.

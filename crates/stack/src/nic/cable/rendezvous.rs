@@ -177,7 +177,7 @@ fn set_untrusted(name: &str) {
 /// the most.
 ///
 /// # Errors
-/// None listens (`ConnectionRefused`); the first one is another user's, or was a moment ago (`PermissionDenied`).
+/// None listens (`ConnectionRefused`), or one does not accept (another kind); the first one is another user's, or was a moment ago (`PermissionDenied`).
 pub(crate) fn dial_first(
     names: impl Iterator<Item = impl AsRef<str>>,
 ) -> io::Result<(OwnedFd, i32)> {
@@ -198,8 +198,10 @@ pub(crate) fn dial_first(
             kind = io::ErrorKind::PermissionDenied;
             break;
         }
-        if unix::connect_to(&socket, &full_name(name.as_ref())).is_ok() {
-            return trusted(socket).inspect_err(|_| set_untrusted(name.as_ref()));
+        match unix::connect_to(&socket, &full_name(name.as_ref())) {
+            Ok(_) => return trusted(socket).inspect_err(|_| set_untrusted(name.as_ref())),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(error) => kind = error.kind(),
         }
     }
     if let Ok(mut kept) = UNCONNECTED.try_lock() {
