@@ -36,16 +36,16 @@ impl Kept {
 }
 
 /// Restores `errno` when dropped: for work that the program has not asked for.
-pub struct Saved(c_int);
+pub struct Saved(Kept);
 
 impl Saved {
     pub fn new() -> Self {
-        Self(get())
+        Self(Kept::new())
     }
 }
 
 impl Drop for Saved {
     fn drop(&mut self) {
-        set(self.0);
+        self.0.put_back();
     }
 }

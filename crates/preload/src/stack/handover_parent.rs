@@ -511,8 +511,25 @@ pub fn keep_companion(file: &File, fd: c_int) {
     }
 }
 
+/// The file that is it, open or [kept](kept), and a descriptor of its companion: the program may close its own meanwhile.
+pub fn find(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
+    if let Some(found) = kept(&is_it) {
+        return Some(found);
+    }
+    let mut all = FILES.all();
+    let (fd, file) = all.find_map(|(fd, file)| Some((fd, file.filter(|file| is_it(file))?)))?;
+    // SAFETY: a plain system call.
+    let copy = internal_fds::make_internal(unsafe { real::dup(fd) });
+    if copy < 0 {
+        return None;
+    }
+    // SAFETY: just made, and ours.
+    let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+    FILES.get(fd).is_some_and(|now| is_same(&now, &file)).then_some((file, copy))
+}
+
 /// A connection that the program has closed and children still have, and its companion.
-pub fn kept(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
+fn kept(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     let parent = lock(&PARENT);
     let mut all = parent.groups.iter().flat_map(ForkGroup::ours);
     all.find_map(|file| {

@@ -5,20 +5,19 @@
 use super::{
     activation::deactivate,
     common::code,
-    file::{FILES, File, Live, Ref, local_of},
-    handover_parent, host, internal_fds, route,
+    file::{File, Live, Ref, local_of},
+    handover_parent, host, route,
 };
 use crate::{
     config,
     inside::{Inside, Restart},
-    real,
 };
 use busypoll_stack::{TcpStream, is_published};
 use libc::c_int;
 use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::AsRawFd,
 };
 
 /// So many of the processes that wait for a listener are tried: each may have become busy just now.
@@ -75,23 +74,10 @@ pub fn hand_over(local: SocketAddr, remote: SocketAddr) -> bool {
         Some(Live::Stream(stream)) => !file.is_kernel_owned() && has_ends(stream, local, remote),
         _ => false,
     };
-    if let Some((file, companion)) = handover_parent::kept(is_it) {
-        return handover_parent::hand_over(&file, companion.as_raw_fd()).is_ok();
-    }
-    let mut all = FILES.all();
-    let found = all.find_map(|(fd, file)| file.filter(|file| is_it(file)).map(|file| (fd, file)));
-    let Some((fd, file)) = found else { return false };
-    // The program may close the descriptor meanwhile.
-    // SAFETY: a plain system call.
-    let copy = internal_fds::make_internal(unsafe { real::dup(fd) });
-    if copy < 0 {
-        return false;
-    }
-    // SAFETY: just made, and ours.
-    let copy = unsafe { OwnedFd::from_raw_fd(copy) };
-    let is_still = |now: Ref| std::ptr::eq::<File>(&*now, &*file);
-    FILES.get(fd).is_some_and(is_still)
-        && handover_parent::hand_over(&file, copy.as_raw_fd()).is_ok()
+    let found = handover_parent::find(is_it);
+    found.is_some_and(|(file, companion)| {
+        handover_parent::hand_over(&file, companion.as_raw_fd()).is_ok()
+    })
 }
 
 /// Before a fork, and before a program is `executed`: connections that this process has not accepted become the

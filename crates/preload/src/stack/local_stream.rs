@@ -6,7 +6,7 @@ use super::{
     common::{checked, error},
     companion_options,
     file::{FILES, File, Live, Ref, enter, fd_of_set},
-    handover_parent, host, internal_fds,
+    handover_parent, host,
     local_stream_state::LocalStream,
     local_udp::KERNELS,
     rings, wait,
@@ -24,8 +24,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::{
     fs, io, mem,
     net::SocketAddr,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    ptr,
+    os::fd::AsRawFd,
     sync::{MutexGuard, TryLockError},
 };
 
@@ -276,9 +275,9 @@ fn moves(
     link: Link,
     go: &mut dyn FnMut() -> bool,
 ) -> bool {
-    let Some((file, copy)) =
-        find(|file| file.kernel_stream().and_then(LocalStream::ends) == Some(ends))
-    else {
+    let Some((file, copy)) = handover_parent::find(|file| {
+        file.kernel_stream().and_then(LocalStream::ends) == Some(ends)
+    }) else {
         return false;
     };
     let Some(moving) = Moving::begin(&file, copy.as_raw_fd()) else { return false };
@@ -294,23 +293,8 @@ fn leaves(ends: (SocketAddr, SocketAddr), theirs: &Left) -> Option<Left> {
         matches!(file.live(), Some(Live::Stream(_)))
             && stream.and_then(|stream| stream.ends()) == Some(ends)
     };
-    let (file, companion) = handover_parent::kept(is_it).or_else(|| find(is_it))?;
+    let (file, companion) = handover_parent::find(is_it)?;
     handover_parent::leave_stream_too(&file, companion.as_raw_fd(), theirs)
-}
-
-/// The file that is it, and a descriptor of its companion: the program may close its own meanwhile.
-fn find(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
-    let mut all = FILES.all();
-    let (fd, file) = all.find_map(|(fd, file)| Some((fd, file.filter(|file| is_it(file))?)))?;
-    // SAFETY: a plain system call.
-    let copy = internal_fds::make_internal(unsafe { real::dup(fd) });
-    if copy < 0 {
-        return None;
-    }
-    // SAFETY: just made, and ours.
-    let copy = unsafe { OwnedFd::from_raw_fd(copy) };
-    let is_still = |now: Ref| ptr::eq::<File>(&*now, &*file);
-    FILES.get(fd).is_some_and(is_still).then_some((file, copy))
 }
 
 /// A stream that moves: no thread of this process uses the kernel's socket meanwhile.
