@@ -71,6 +71,28 @@ fn sockets_that_share_a_port_are_connected_to_over_memory() {
     use_memory(&lab, "reuseport", "turns", "127.0.0.1");
 }
 
+/// A client that was not answered in time goes elsewhere: the accept of a connection that poll(2) has reported must not
+/// wait for the next one, for the program may have other work.
+#[test]
+fn an_accept_after_poll_does_not_wait_for_another_connection() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let (mut workers, _) = serve(&lab, "late", "127.0.0.1");
+    // The kernel has the connection then, for either worker.
+    let mut client =
+        Group::spawn(&mut program(&lab, "stack", &["call", "losses", "127.0.0.1", PORT]));
+    client.0.wait_for("connected");
+    workers.0.wait_for("aborted");
+    workers.0.wait_for("aborted");
+    client.0.send_line("");
+    println!("{}", client.0.wait_for("losses 0 "));
+    workers.0.send_line("");
+    // Neither waits in accept.
+    workers.0.wait_for("done");
+}
+
 #[test]
 fn a_worker_that_is_killed_is_replaced() {
     needs_root!();

@@ -46,6 +46,11 @@ mod sys;
 mod table;
 #[path = "loom/tick.rs"]
 mod tick;
+#[path = "../src/inet/tcp/waited.rs"]
+mod waited;
+/// The models of `waited`.
+#[path = "loom/waited.rs"]
+mod waited_models;
 #[path = "loom/waiter.rs"]
 mod waiter;
 mod wire {

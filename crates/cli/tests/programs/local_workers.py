@@ -2,7 +2,8 @@
 
 local_workers.py serve HOW ADDRESS PORT: two workers, each of which serves one connection at a time, to its end, and
 answers each request with its process id. HOW: "accept" (they inherit a listener and wait in accept(2)), "poll" (they wait
-in poll(2)), "epoll" (in epoll_wait(2)), "reuseport" (each has a listener of its own), "plain" (as "accept", and the second
+in poll(2)), "epoll" (in epoll_wait(2)), "reuseport" (each has a listener of its own), "late" (the same, each waits in poll(2) and accepts late,
+from a blocking listener; they end at the end of standard input), "plain" (as "accept", and the second
 one does so without busypoll). A worker that ends is replaced. Prints the process ids.
 
 local_workers.py call HOW ADDRESS PORT: "one" (connection), "turns" (one connection after the other, until both workers have answered and
@@ -48,6 +49,23 @@ def work(how, listener):
         serve_one(stream)
 
 
+def accept_late(listener):
+    waiter = select.poll()
+    waiter.register(listener, select.POLLIN)
+    waiter.register(sys.stdin, select.POLLIN)
+    while ready := dict(waiter.poll()):
+        if sys.stdin.fileno() in ready:
+            sys.exit()
+        # By then the client has gone elsewhere.
+        time.sleep(0.02)
+        try:
+            stream, _ = listener.accept()
+        except ConnectionAbortedError:
+            print("aborted", flush=True)
+            continue
+        serve_one(stream)
+
+
 def listen(address, port, reuse_port):
     return socket.create_server((address, port), backlog=128, reuse_port=reuse_port)
 
@@ -59,16 +77,20 @@ def start(how, number, address, port, listener):
             os.environ.pop("LD_PRELOAD")
             os.set_inheritable(listener.fileno(), True)
             os.execvp("python3", ["python3", sys.argv[0], "work", "accept", str(listener.fileno()), "0"])
-        work(how, listener or listen(address, port, True))
+        listener = listener or listen(address, port, True)
+        accept_late(listener) if how == "late" else work(how, listener)
     return pid
 
 
 def serve(how, address, port):
-    listener = None if how == "reuseport" else listen(address, port, False)
+    listener = None if how in ("reuseport", "late") else listen(address, port, False)
     workers = {start(how, number, address, port, listener): number for number in range(2)}
     print("ready %d" % os.getpid(), *workers, flush=True)
-    while True:
+    while workers:
         ended, _ = os.wait()
+        if how == "late":
+            workers.pop(ended)
+            continue
         number = workers.pop(ended)
         workers[start(how, number, address, port, listener)] = number
 

@@ -401,6 +401,12 @@ impl Listening {
         state.queue.len() + state.offers.len()
     }
 
+    /// Whether offers are all that waits to be accepted.
+    pub(crate) fn has_only_offers(&self) -> bool {
+        let state = lock(&self.listener.state);
+        state.queue.is_empty() && !state.offers.is_empty()
+    }
+
     /// How long the oldest offer has waited; `None`: there is none.
     pub(crate) fn offered_for(&self, now: Instant) -> Option<Duration> {
         lock(&self.listener.state).offers.front().map(|offer| now - offer.since)

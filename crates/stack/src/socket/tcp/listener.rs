@@ -80,6 +80,9 @@ pub(super) struct Inner {
     closed: AtomicBool,
     /// Accepting was shut down.
     stopped: AtomicBool,
+    /// A readiness call has reported nothing but offers, whose clients may go elsewhere: a blocking accept fails then,
+    /// where it would otherwise wait for the next connection.
+    reported_offers: AtomicBool,
     /// The kernel socket that listens at the same address.
     kernel: Option<ListenerCompanion>,
 }
@@ -129,6 +132,7 @@ impl TcpListener {
             values: Mutex::new(values),
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            reported_offers: AtomicBool::new(false),
             kernel,
         })))
     }
@@ -137,7 +141,8 @@ impl TcpListener {
     /// the last connection came from, and then sleeps.
     ///
     /// # Errors
-    /// `WouldBlock` if non-blocking or the read timeout is over, `Interrupted` by a signal.
+    /// `WouldBlock` if non-blocking or the read timeout is over, `Interrupted` by a signal, `ConnectionAborted` if the
+    /// connection that a readiness call has reported is another process's by now.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         loop {
             // A connection of the kernel's is only for callers of `accept_any`.
@@ -168,7 +173,8 @@ impl TcpListener {
                 let ready = endpoint.ready().any(Ready::READABLE);
                 // A non-blocking caller may know of the kernel's connection before the host's thread does: check always.
                 if !ready && !kernel.is_some_and(|kernel| nonblocking || kernel.may_be_readable()) {
-                    return None;
+                    let gone = inner.take_reported_offers() && !nonblocking;
+                    return gone.then(|| Err(errno(libc::ECONNABORTED)));
                 }
                 let flow = inner.listening.accept().or_else(|| inner.accept_offer());
                 let accepted = match flow {
@@ -179,6 +185,7 @@ impl TcpListener {
                             .map(|accepted| accepted.map(|kernel| Accepted::Kernel(kernel, None)))
                     }
                 };
+                let gone = inner.take_reported_offers() && !nonblocking;
                 if inner.listening.queued() == 0
                     && !kernel.is_some_and(ListenerCompanion::is_readable)
                 {
@@ -186,7 +193,7 @@ impl TcpListener {
                 } else {
                     endpoint.wake_next_reader();
                 }
-                accepted
+                accepted.or_else(|| gone.then(|| Err(errno(libc::ECONNABORTED))))
             },
         );
         drop(counted);
@@ -333,6 +340,12 @@ impl Inner {
         flow
     }
 
+    /// Whether a readiness call has reported offers since the last accept.
+    fn take_reported_offers(&self) -> bool {
+        self.reported_offers.load(Ordering::Relaxed)
+            && self.reported_offers.swap(false, Ordering::Relaxed)
+    }
+
     /// Other processes of this machine connect by the kernel from now on.
     fn withdraw(&self) {
         if let Some(peers) = self.host.peers() {
@@ -368,6 +381,9 @@ impl Source for Inner {
         {
             self.endpoint.clear_ready(snapshot, Ready::READABLE);
             return Events::default();
+        }
+        if self.listening.has_only_offers() {
+            self.reported_offers.store(true, Ordering::Relaxed);
         }
         Events::READABLE
     }
