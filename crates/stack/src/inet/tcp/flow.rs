@@ -5,6 +5,9 @@
 //! Lock order: a handshake's; a flow's; a listener's or an endpoint's; those of neighbours and of the transmit ring;
 //! claims, table and wheel, which are leaves. Packets to ourselves are delivered after all locks are released.
 
+mod in_ledger;
+mod path;
+
 use super::{
     PortRef, Ready, TcpEndpoint,
     claims::FlowClaim,
@@ -22,13 +25,15 @@ use super::{
 };
 use crate::{
     inet::{Count, Inet, Interface, Pass, Path, PathOptions, SendError, input::Arrival},
-    ledger::{Ledger, LedgerSlot, SocketCounts, SocketState},
+    ledger::LedgerSlot,
     lock::{Lock, Locked},
     napi::{NapiId, PolledBy},
     time::Instant,
-    wire::{Data, Protocol, Rest},
+    wire::{Data, Rest},
 };
-use std::{hint::cold_path, net::SocketAddr, sync::Arc, time::Duration};
+use std::{hint::cold_path, sync::Arc, time::Duration};
+
+pub(super) use path::mss;
 
 /// How long after its last timer an idle connection frees the memory it does not need.
 const IDLE_DELAY: Duration = Duration::from_millis(200);
@@ -606,40 +611,6 @@ impl State {
         }
     }
 
-    /// The route has changed, or what is known of the path: looks the path up again.
-    #[cold]
-    pub(super) fn renew_path(&mut self, tuple: &Tuple, inet: &Inet, now: Instant) {
-        let ends = (tuple.local(), tuple.remote());
-        // Without a new route the old path, if there is one, is used.
-        if let Ok(path) = inet.tcp_path(ends, self.queue, self.path_options, now) {
-            match &mut self.path {
-                Some(old) => **old = path,
-                none => *none = Some(Box::new(path)),
-            }
-            self.fit_path(now);
-        }
-    }
-
-    /// Adapts the segment size to the path: smaller, or larger once an ICMP report has expired (Linux's
-    /// `tcp_current_mss`).
-    pub(super) fn fit_path(&mut self, now: Instant) {
-        if let Some(path) = &self.path {
-            self.connection.path_mss(mss(path.max_transport_len()), now);
-        }
-    }
-
-    /// `IP_TTL` and `IP_TOS` have changed.
-    pub(super) fn set_path_options(
-        &mut self,
-        options: PathOptions,
-        tuple: &Tuple,
-        inet: &Inet,
-        now: Instant,
-    ) {
-        self.path_options = PathOptions { link: self.path_options.link, ..options };
-        self.renew_path(tuple, inet, now);
-    }
-
     /// If the connection is over, removes it from the table, or puts a TIME_WAIT entry in its place; later, if the
     /// ring was full. Returns the reference to the port, if it is not needed any more.
     #[cold]
@@ -678,62 +649,6 @@ impl State {
         port_ref
     }
 
-    /// Updates the ledger, if there is one.
-    #[inline(always)]
-    pub(super) fn update_ledger(&mut self, tuple: &Tuple, inet: &Inet, pass: &Pass<'_>) {
-        if let Some(ledger) = inet.ledger() {
-            self.note_in_ledger(tuple, ledger, pass);
-        }
-    }
-
-    #[inline(never)]
-    fn note_in_ledger(&mut self, tuple: &Tuple, ledger: &Arc<Ledger>, pass: &Pass<'_>) {
-        if self.ledger_entry.is_none() {
-            cold_path();
-            self.ledger_entry = ledger.enter(Protocol::TCP, tuple.local(), Some(tuple.remote()));
-        }
-        if let Some(ledger_entry) = &self.ledger_entry {
-            if ledger_entry.is_traced() {
-                self.trace(pass);
-            }
-            let connection = &self.connection;
-            let found = self.endpoint.as_ref().map_or([0; 3], |endpoint| endpoint.deliveries());
-            let [own_polls, other_polls, interrupts] = found;
-            ledger_entry.note(&SocketState {
-                state: connection.state().number(),
-                snd_nxt: connection.snd_nxt.0,
-                rcv_nxt: connection.rcv_nxt().0,
-                unread: connection.unread(),
-                unacknowledged: connection.unacknowledged(),
-                napi: self.napi,
-                counts: SocketCounts {
-                    own_polls,
-                    other_polls,
-                    interrupts,
-                    retransmits: connection.retransmitted().into(),
-                    ..SocketCounts::default()
-                },
-            });
-        }
-    }
-
-    /// Records for a tracer what is about to change in the ledger. Apart from the state that is noted there, which so
-    /// needs no memory.
-    #[cold]
-    fn trace(&self, pass: &Pass<'_>) {
-        let connection = &self.connection;
-        let now = SocketState {
-            state: connection.state().number(),
-            snd_nxt: connection.snd_nxt.0,
-            rcv_nxt: connection.rcv_nxt().0,
-            unread: connection.unread(),
-            ..SocketState::default()
-        };
-        if let Some(ledger_entry) = &self.ledger_entry {
-            ledger_entry.trace_stream(&now, pass);
-        }
-    }
-
     /// The next deadline, if the timer on the wheel would be too late for it.
     #[inline(always)]
     fn deadline_before_timer(&self, now: Instant) -> Option<Instant> {
@@ -760,24 +675,7 @@ impl State {
     }
 }
 
-/// The largest segment of a path, bytes of data without options.
-pub(super) fn mss(most: usize) -> u16 {
-    const HEADER: usize = crate::wire::tcp::HEADER_LEN;
-    u16::try_from(most.saturating_sub(HEADER)).unwrap_or(u16::MAX)
-}
-
 impl Inet {
-    /// The path of a connection's segments.
-    pub(super) fn tcp_path(
-        &self,
-        ends: (SocketAddr, SocketAddr),
-        queue: u32,
-        options: PathOptions,
-        now: Instant,
-    ) -> Result<Path, SendError> {
-        self.path_of(Protocol::TCP, ends, queue, options, now)
-    }
-
     /// A pass over a queue is over: sends what was deferred to its end.
     #[inline(never)]
     pub(in crate::inet) fn tcp_end_of_pass(&self, pass: &mut Pass<'_>) {
