@@ -2,7 +2,7 @@
 
 use super::{
     address,
-    common::{answer, checked, error},
+    common::{answer, checked, companion, error},
     companion_options,
     file::{FILES, File, Live, Ref, enter},
     internal_fds, libc_io, local_stream, not_accelerated,
@@ -17,7 +17,12 @@ use crate::{
 };
 use busypoll_stack::{Accepted, TcpListener};
 use libc::{c_int, sockaddr, socklen_t};
-use std::{io, net::SocketAddr, os::fd::AsRawFd, time::Instant};
+use std::{
+    io,
+    net::{SocketAddr, TcpStream},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd},
+    time::Instant,
+};
 
 /// A line for each reason why an accepted connection stays with the kernel.
 static LEFT: OncePer<8> = OncePer::new();
@@ -74,6 +79,19 @@ pub unsafe fn accept4(
     if flags & !FLAGS != 0 {
         return answer(Err(error(libc::EINVAL)));
     }
+    if file.is_nonblocking() {
+        let by_kernel = |companion: BorrowedFd<'_>| {
+            // SAFETY: the caller's contract.
+            checked(unsafe { real::accept4(companion.as_raw_fd(), addr, len, flags) })
+        };
+        if let Some(accepted) = listener.accept_of_kernel(by_kernel) {
+            return answer(accepted.and_then(|new| {
+                FILES.clear(new);
+                import(&file, fd, listener, new, flags)?;
+                Ok(new.cast_unsigned() as usize)
+            }));
+        }
+    }
     let accepted = accept_from(&inside, &file, fd, listener, flags);
     if let Ok((new, remote)) = &accepted
         // SAFETY: the caller's contract.
@@ -106,29 +124,12 @@ fn accept_from(
     };
     match inside.wait(restart, || listener.accept_any(false)) {
         Ok(Accepted::Ours(stream, remote)) => {
-            let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-            // It cannot fail.
-            let _ = stream.set_nonblocking(nonblocking);
-            let file = file.accepted(fd, stream, remote);
-            file.set_nonblocking(nonblocking);
+            let made = file_of(file, fd, (stream, remote), flags);
             let fd = reserved.take(flags);
-            let file = FILES.hold(file);
-            if FILES.set(fd, file.clone()) {
-                libc_io::check_accepted(fd, &file);
-                return Ok((fd, Some(remote)));
-            }
-            // SAFETY: taken just above.
-            unsafe { real::close(fd) };
-            Err(error(libc::EMFILE))
+            enter_accepted(fd, made).map(|()| (fd, Some(remote)))
         }
         Ok(Accepted::Kernel(stream, why)) => {
-            if let Some(why) = why {
-                not_accelerated::report(
-                    LEFT.of(why),
-                    format_args!("{}: an accepted connection: {why}", not_accelerated::device()),
-                    "it stays with the kernel, and so does any like it",
-                );
-            }
+            report_left(why);
             let remote = stream.peer_addr().ok();
             let cloexec = flags & libc::SOCK_CLOEXEC;
             let blocking = stream.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
@@ -140,6 +141,79 @@ fn accept_from(
             Ok((fd, remote))
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Takes the connection `new`, which the kernel has made and the program does not know yet, over to the stack, if its
+/// packets come over our queues. Else it stays as it is.
+///
+/// # Errors
+/// No memory for its file: it is closed.
+fn import(
+    file: &File,
+    fd: c_int,
+    listener: &TcpListener,
+    new: c_int,
+    flags: c_int,
+) -> io::Result<()> {
+    if !listener.may_import(&companion(new)) {
+        return Ok(());
+    }
+    // Without descriptors for both it stays the kernel's.
+    let Ok(reserved) = ReservedFd::reserve(file.domain, flags) else { return Ok(()) };
+    let Ok(copy) = checked(internal_fds::duplicate(new)) else { return Ok(()) };
+    // SAFETY: just made, and ours.
+    match listener.import(unsafe { TcpStream::from_raw_fd(copy) }) {
+        Ok(ours) => {
+            let made = file_of(file, fd, ours, flags);
+            // SAFETY: two descriptors of ours; SOCK_CLOEXEC is O_CLOEXEC. Both are open: it cannot fail.
+            unsafe { real::dup3(reserved.0, new, flags & libc::SOCK_CLOEXEC) };
+            enter_accepted(new, made)
+        }
+        Err((_kernel, why)) => {
+            report_left(why);
+            Ok(())
+        }
+    }
+}
+
+/// The file of a connection of ours that was accepted from `file`, at `fd`.
+fn file_of(
+    file: &File,
+    fd: c_int,
+    (stream, remote): (busypoll_stack::TcpStream, SocketAddr),
+    flags: c_int,
+) -> File {
+    let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+    // It cannot fail.
+    let _ = stream.set_nonblocking(nonblocking);
+    let made = file.accepted(fd, stream, remote);
+    made.set_nonblocking(nonblocking);
+    made
+}
+
+/// From now on `fd` is the program's, and this file.
+///
+/// # Errors
+/// No memory for it: `fd` is closed.
+fn enter_accepted(fd: c_int, made: File) -> io::Result<()> {
+    let made = FILES.hold(made);
+    if FILES.set(fd, made.clone()) {
+        libc_io::check_accepted(fd, &made);
+        return Ok(());
+    }
+    // SAFETY: the program does not know it yet.
+    unsafe { real::close(fd) };
+    Err(error(libc::EMFILE))
+}
+
+fn report_left(why: Option<&'static str>) {
+    if let Some(why) = why {
+        not_accelerated::report(
+            LEFT.of(why),
+            format_args!("{}: an accepted connection: {why}", not_accelerated::device()),
+            "it stays with the kernel, and so does any like it",
+        );
     }
 }
 

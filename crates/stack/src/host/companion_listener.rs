@@ -9,7 +9,7 @@ use crate::{inet::Pass, sync::lock, sys};
 use std::{
     fmt, io,
     net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -91,6 +91,11 @@ impl CompanionListener {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             Err(error) => Some(Err(error)),
         }
+    }
+
+    /// The kernel's socket.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Whether a connection waits to be accepted.

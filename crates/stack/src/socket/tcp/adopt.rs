@@ -22,7 +22,7 @@ use crate::{
 use std::{
     io,
     net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
-    os::fd::{AsFd, AsRawFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -82,6 +82,18 @@ impl ListenerCompanion {
         let _checking = lock(&self.state.checking);
         let accepted = self.kernel.accept();
         if accepted.is_some() {
+            self.state.may_be_readable.store(true, Ordering::SeqCst);
+        }
+        accepted
+    }
+
+    /// The kernel's next connection, taken by `accept`, which does not wait.
+    fn accept_by<T>(&self, accept: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        let _checking = lock(&self.state.checking);
+        // Cleared before: a connection that comes after it has found none sets it again.
+        self.state.may_be_readable.store(false, Ordering::SeqCst);
+        let accepted = accept(self.kernel.fd());
+        if accepted.is_ok() {
             self.state.may_be_readable.store(true, Ordering::SeqCst);
         }
         accepted
@@ -197,6 +209,46 @@ impl TcpListener {
     pub fn accept_any(&self, dont_wait: bool) -> io::Result<Accepted> {
         self.0.take_port();
         self.accept_from_both(dont_wait)
+    }
+
+    /// Takes a connection of the kernel's by `accept`, which gets the [companion](TcpListener::with_companion) and does
+    /// not wait: fewer system calls than [`accept_any`](TcpListener::accept_any). `None`: that one is to be called, for a
+    /// connection over our queues waits, or the listener was shut down.
+    #[doc(hidden)]
+    pub fn accept_of_kernel<T>(
+        &self,
+        accept: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> Option<io::Result<T>> {
+        let inner = &*self.0;
+        let kernel = inner.kernel.as_ref()?;
+        inner.take_port();
+        if inner.is_stopped() || inner.listening.queued() > 0 {
+            return None;
+        }
+        inner.take_reported_offers();
+        let accepted = kernel.accept_by(accept);
+        if accepted.is_ok() {
+            inner.endpoint.wake_next_reader();
+        }
+        Some(accepted)
+    }
+
+    /// Whether such a connection comes over our queues, so that [`import`](TcpListener::import) may take it over.
+    #[doc(hidden)]
+    pub fn may_import(&self, kernel: &KernelStream) -> bool {
+        self.0.may_import(kernel)
+    }
+
+    /// Takes over a connection that the kernel has made for this listener.
+    ///
+    /// # Errors
+    /// Gives it back: it stays the kernel's, and why if it comes over our queues.
+    #[doc(hidden)]
+    pub fn import(
+        &self,
+        kernel: KernelStream,
+    ) -> Result<(TcpStream, SocketAddr), (KernelStream, Option<&'static str>)> {
+        self.0.import(kernel).map(|flow| self.made_of(flow))
     }
 
     /// Whether clients connect to us: this process has accepted before.

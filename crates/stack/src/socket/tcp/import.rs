@@ -70,14 +70,23 @@ impl Inner {
         imported
     }
 
+    /// Whether packets of this connection come over our queues. Not where connections are handed over: one line says so
+    /// already.
+    pub(super) fn may_import(&self, kernel: &KernelStream) -> bool {
+        self.imports().is_some_and(|(service, _)| {
+            !service.has_handed_over() && service.comes_over_queues(kernel)
+        })
+    }
+
+    fn imports(&self) -> Option<(&CompanionService, &Arc<PortReservation>)> {
+        self.host.kernel().zip(self.reservation.as_ref())
+    }
+
     fn try_import(&self, kernel: KernelStream) -> Result<Flow, Stays> {
-        let Some((service, reservation)) = self.host.kernel().zip(self.reservation.as_ref()) else {
+        let Some((service, reservation)) = self.imports().filter(|_| self.may_import(&kernel))
+        else {
             return Err((kernel, None));
         };
-        // Where connections are handed over, one line says so already.
-        if service.has_handed_over() || !service.comes_over_queues(&kernel) {
-            return Err((kernel, None));
-        }
         let import = Import {
             host: &self.host,
             listening: &self.listening,

@@ -84,7 +84,7 @@ pub(super) struct Inner {
     /// where it would otherwise wait for the next connection.
     reported_offers: AtomicBool,
     /// The kernel socket that listens at the same address.
-    kernel: Option<ListenerCompanion>,
+    pub(super) kernel: Option<ListenerCompanion>,
 }
 
 common_options!(TcpListener, TcpListener::wait_options, TcpListener::inner);
@@ -165,7 +165,7 @@ impl TcpListener {
             &mut || {
                 let snapshot = endpoint.snapshot();
                 let kernel = inner.kernel.as_ref();
-                if inner.stopped.load(Ordering::Acquire) {
+                if inner.is_stopped() {
                     // The other waiters are woken to return the error, too.
                     endpoint.wake_next_reader();
                     return Some(Err(errno(libc::EINVAL)));
@@ -207,11 +207,17 @@ impl TcpListener {
     }
 
     fn accepted(&self, flow: Flow) -> Accepted {
+        let (stream, remote) = self.made_of(flow);
+        Accepted::Ours(stream, remote)
+    }
+
+    /// The socket of an accepted connection, and its peer's address.
+    pub(super) fn made_of(&self, flow: Flow) -> (TcpStream, SocketAddr) {
         let inner = &*self.0;
         let remote = flow.remote();
         let values = lock(&inner.values).clone();
         let waiting = inner.endpoint.waiting.inherited();
-        Accepted::Ours(TcpStream::accepted(&inner.host, flow, waiting, values), remote)
+        (TcpStream::accepted(&inner.host, flow, waiting, values), remote)
     }
 
     /// Ends accepting, as shutdown(2) does: [`accept`](TcpListener::accept) fails with EINVAL, also in threads that
@@ -341,9 +347,14 @@ impl Inner {
     }
 
     /// Whether a readiness call has reported offers since the last accept.
-    fn take_reported_offers(&self) -> bool {
+    pub(super) fn take_reported_offers(&self) -> bool {
         self.reported_offers.load(Ordering::Relaxed)
             && self.reported_offers.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether accepting was shut down.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
     /// Other processes of this machine connect by the kernel from now on.
@@ -372,7 +383,7 @@ impl Drop for Inner {
 
 impl Source for Inner {
     fn readiness(&self) -> Events {
-        if self.stopped.load(Ordering::Acquire) {
+        if self.is_stopped() {
             return Events::WRITABLE | Events::HANGUP;
         }
         let snapshot = self.endpoint.snapshot();
