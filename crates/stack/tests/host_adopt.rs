@@ -5,15 +5,21 @@ mod xdp_support;
 
 use busypoll_lab::{Lab, LabHost, needs_root};
 use busypoll_stack::{
-    Accepted, Host, ReceiveFlags, TcpListener, TcpStream, UdpSocket, nic::xdp::Xdp,
+    Accepted, Epoll, Events, Host, PollFd, ReceiveFlags, TcpListener, TcpStream, UdpSocket,
+    nic::xdp::Xdp, poll,
 };
 use std::{
-    io::{ErrorKind, IoSlice, IoSliceMut, Read, Write},
+    fs,
+    io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write},
     net::{
         Ipv4Addr, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream,
         UdpSocket as KernelSocket,
     },
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    path::PathBuf,
+    ptr,
+    sync::mpsc,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 use xdp_support::add_options;
@@ -139,6 +145,137 @@ fn a_listener_accepts_its_own_and_its_companions_connections() {
         (&far).read_exact(&mut buffer).unwrap();
         assert_eq!(&buffer, b"welcome");
     }
+}
+
+/// Connects over loopback at each message, and waits until the connection is closed.
+struct Clients {
+    connect: mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Clients {
+    fn start(on: &LabHost) -> Clients {
+        let (connect, wanted) = mpsc::channel();
+        let thread = on.enter(|| {
+            thread::spawn(move || {
+                while wanted.recv().is_ok() {
+                    let mut stream = KernelStream::connect("127.0.0.1:7").unwrap();
+                    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+                }
+            })
+        });
+        Clients { connect, thread: thread.unwrap() }
+    }
+
+    /// One connection, accepted and closed after a wait of this thread in `epoll`.
+    fn one(&self, epoll: &Epoll, listener: &TcpListener) {
+        self.connect.send(()).unwrap();
+        accept_one(epoll, listener);
+    }
+
+    fn end(self) {
+        drop(self.connect);
+        self.thread.join().unwrap();
+    }
+}
+
+/// Waits in `epoll` and accepts, until there was a connection.
+fn accept_one(epoll: &Epoll, listener: &TcpListener) {
+    let mut events = Vec::new();
+    loop {
+        assert_eq!(epoll.wait(&mut events, 8, None).unwrap(), 1);
+        let accepted = listener.accept_of_kernel(|companion| {
+            // SAFETY: a plain system call.
+            let fd = unsafe {
+                libc::accept4(companion.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), 0)
+            };
+            match fd {
+                // SAFETY: just made.
+                0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+        match accepted.unwrap() {
+            Ok(_) => return,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+}
+
+/// How many times the threads of the hosts of this process that wait for companions have slept.
+fn sleeps_of_kernel_threads() -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let is_it = |task: &PathBuf| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "busypoll/kernel")
+    };
+    let sleeps = |task: PathBuf| -> u64 {
+        let status = fs::read_to_string(task.join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse().unwrap()
+    };
+    tasks.filter(is_it).map(sleeps).sum()
+}
+
+/// While clients come by the kernel, a thread in an epoll wait sees them without another thread; and all other ways to
+/// wait see them, too.
+#[test]
+fn waits_poll_a_companion_that_clients_come_to() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let kernel = lab.server.enter(|| KernelListener::bind(any(7))).unwrap().unwrap();
+    kernel.set_nonblocking(true).unwrap();
+    let ours = host(&lab.server);
+    let adopt = || TcpListener::with_companion(&ours, &kernel, 16, false).unwrap();
+    let clients = Clients::start(&lab.server);
+    for way in ["epoll", "second epoll", "poll", "outer epoll", "accept", "outer first"] {
+        let listener = lab.server.enter(adopt).unwrap();
+        listener.set_nonblocking(way != "accept").unwrap();
+        let epoll = Epoll::new(&ours);
+        epoll.add(&listener, Events::READABLE, 1).unwrap();
+        let outer = Epoll::new(&ours);
+        if way == "outer first" {
+            outer.add_source(&epoll.as_source(), 0, Events::READABLE, 2).unwrap();
+        }
+        (0..40).for_each(|_| clients.one(&epoll, &listener));
+        let before = sleeps_of_kernel_threads();
+        (0..200).for_each(|_| clients.one(&epoll, &listener));
+        let slept = sleeps_of_kernel_threads() - before;
+        assert_eq!(slept < 50, way != "outer first", "{way}: {slept}");
+        for _ in 0..3 {
+            let mut events = Vec::new();
+            thread::scope(|scope| {
+                // Is asleep by then, or finds it at once.
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(20));
+                    clients.connect.send(()).unwrap();
+                });
+                match way {
+                    "second epoll" => {
+                        let second = Epoll::new(&ours);
+                        second.add(&listener, Events::READABLE, 1).unwrap();
+                        assert_eq!(second.wait(&mut events, 8, None).unwrap(), 1);
+                    }
+                    "poll" => {
+                        let (events, revents) = (Events::READABLE, Events::default());
+                        let mut fds = [PollFd { socket: &listener, events, revents }];
+                        assert_eq!(poll(&mut fds, None).unwrap(), 1);
+                    }
+                    "outer epoll" | "outer first" => {
+                        // A member already, or from now on.
+                        let _ = outer.add_source(&epoll.as_source(), 0, Events::READABLE, 2);
+                        assert_eq!(outer.wait(&mut events, 8, None).unwrap(), 1);
+                    }
+                    "accept" => {
+                        drop(listener.accept_any(false).unwrap());
+                        return;
+                    }
+                    _ => {}
+                }
+                accept_one(&epoll, &listener);
+            });
+        }
+    }
+    clients.end();
 }
 
 fn converse(mut near: impl Read + Write, mut far: &KernelStream) {

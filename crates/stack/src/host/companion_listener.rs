@@ -15,6 +15,9 @@ use std::{
 
 use super::companion::State;
 
+/// Edge-triggered: our listener accepts until no connection is left.
+const NOTIFIED: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
+
 /// Our listener, as the companion notifies it.
 pub(crate) trait CompanionEndpoint: Send + Sync {
     /// The companion has a new connection.
@@ -45,10 +48,7 @@ impl CompanionService {
         let id = state.next.fetch_add(1, Ordering::Relaxed);
         lock(&state.listeners).insert(id, endpoint);
         let listener = CompanionListener { id, socket, state };
-        // Edge-triggered: our listener accepts until no connection is left.
-        let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
-        let (epoll, fd) = (listener.state.epoll.as_raw_fd(), listener.socket.as_raw_fd());
-        sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, events, id)?;
+        listener.control(libc::EPOLL_CTL_ADD, NOTIFIED)?;
         Ok(listener)
     }
 
@@ -93,6 +93,19 @@ impl CompanionListener {
         }
     }
 
+    /// Whether the thread notifies of its connections: if some wait already, of those.
+    ///
+    /// # Errors
+    /// None.
+    pub(crate) fn set_notified(&self, on: bool) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, if on { NOTIFIED } else { libc::EPOLLET as u32 })
+    }
+
+    fn control(&self, operation: libc::c_int, events: u32) -> io::Result<()> {
+        let (epoll, fd) = (self.state.epoll.as_raw_fd(), self.socket.as_raw_fd());
+        sys::epoll_control(epoll, operation, fd, events, self.id)
+    }
+
     /// The kernel's socket.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -107,9 +120,8 @@ impl CompanionListener {
 impl Drop for CompanionListener {
     fn drop(&mut self) {
         lock(&self.state.listeners).remove(&self.id);
-        let (epoll, fd) = (self.state.epoll.as_raw_fd(), self.socket.as_raw_fd());
         // Other descriptors may keep the socket open, and epoll would report it for ever. It is registered, so this
         // cannot fail.
-        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, fd, 0, self.id);
+        let _ = self.control(libc::EPOLL_CTL_DEL, 0);
     }
 }

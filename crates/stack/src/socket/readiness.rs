@@ -82,6 +82,12 @@ pub trait Watch: Send + Sync {
     /// The socket is closed and has no more events. Called without the socket's lock.
     fn closed(&self) {}
 
+    /// Whether the threads that wait for it ask each source for a
+    /// [companion to poll](super::source::Source::companion_to_poll).
+    fn polls_companions(&self) -> bool {
+        false
+    }
+
     /// Whether the event may stop at the first such watcher that handles it ([`Events::EXCLUSIVE`]).
     fn is_exclusive(&self) -> bool {
         false

@@ -5,7 +5,7 @@ use super::{
     task_wait::TaskChannel,
 };
 use crate::{Host, inet::Context, napi::NapiId};
-use std::{fmt, sync::Arc};
+use std::{fmt, os::fd::RawFd, sync::Arc};
 
 /// A socket of this crate: [`poll`](super::poll) and [`Epoll`](super::Epoll) wait for these. Other crates cannot
 /// implement it.
@@ -84,6 +84,18 @@ pub trait Source: Send + Sync {
 
     /// A thread begins, or ends, such a wait.
     fn waits(&self, _begins: bool) {}
+
+    /// For a thread that begins such a wait in an epoll: the companion, if it is to poll that itself, as no other thread
+    /// notifies it of the kernel's connections.
+    fn companion_to_poll(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// A thread that polls the companion looks at it, and notifies of what is there.
+    fn look_at_companion(&self) {}
+
+    /// Some of its waits do not poll the companion.
+    fn notify_of_companion(&self) {}
 
     /// Notifies `watch` of every event from now on.
     fn watch(&self, watch: Arc<dyn Watch>);

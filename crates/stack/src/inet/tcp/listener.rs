@@ -431,6 +431,11 @@ impl Listening {
         self.listener.waited.waits(begins);
     }
 
+    /// How many threads of this process wait.
+    pub(crate) fn waiting_threads(&self) -> u32 {
+        self.listener.waited.threads()
+    }
+
     /// `listen` called again: another backlog.
     pub fn set_backlog(&self, backlog: u32) {
         let mut state = lock(&self.listener.state);

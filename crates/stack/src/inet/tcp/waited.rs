@@ -22,13 +22,17 @@ impl Waited {
     /// A thread begins, or ends, a wait.
     pub(super) fn waits(&self, begins: bool) {
         match begins {
-            true => self.threads.fetch_add(1, Ordering::AcqRel),
-            false => self.threads.fetch_sub(1, Ordering::AcqRel),
+            true => self.threads.fetch_add(1, Ordering::SeqCst),
+            false => self.threads.fetch_sub(1, Ordering::SeqCst),
         };
         // Either this thread finds the word, or `share` counts this thread.
         if self.is_shared.load(Ordering::Acquire) != 0 {
             self.update();
         }
+    }
+
+    pub(super) fn threads(&self) -> u32 {
+        self.threads.load(Ordering::SeqCst)
     }
 
     pub(super) fn set_offers(&self, offers: usize) {
@@ -38,8 +42,7 @@ impl Waited {
 
     /// How many connections it can take now: one for each thread that waits.
     pub(super) fn can_take(&self) -> u32 {
-        let threads = self.threads.load(Ordering::Acquire);
-        threads.saturating_sub(self.offers.load(Ordering::Relaxed))
+        self.threads().saturating_sub(self.offers.load(Ordering::Relaxed))
     }
 
     /// From now on `word` says it.

@@ -4,7 +4,7 @@
 use super::EpollEvent;
 use crate::{
     inet::{Context, by_id},
-    napi::{NapiId, Waiter, WakeList},
+    napi::{KernelFds, NapiId, Waiter, WakeList},
     pool::{Last, Lent, Pool},
     socket::{
         readiness::{Events, WaitQueue, Watch, notify_watchers},
@@ -37,6 +37,8 @@ pub(super) struct EventPoll {
     /// Those members that count waits.
     counting: Mutex<Vec<Arc<Item>>>,
     has_counting: AtomicBool,
+    /// Waits poll companions of members.
+    polls_companions: AtomicBool,
     ready: Mutex<Ready>,
     /// The length of the ready list; read without its lock.
     ready_count: AtomicUsize,
@@ -150,6 +152,10 @@ impl Watch for Item {
         }
     }
 
+    fn polls_companions(&self) -> bool {
+        true
+    }
+
     fn is_exclusive(&self) -> bool {
         self.interest().has(Events::EXCLUSIVE)
     }
@@ -160,6 +166,31 @@ impl EventPoll {
     pub(super) fn add_counting(&self, item: Arc<Item>) {
         lock(&self.counting).push(item);
         self.has_counting.store(true, Ordering::Release);
+        if self.has_outer.load(Ordering::Acquire) {
+            self.notify_of_companions();
+        }
+    }
+
+    /// Not only threads that wait in this set wait for its members.
+    fn notify_of_companions(&self) {
+        if self.has_counting.load(Ordering::Acquire) {
+            self.for_each_counting(|source| source.notify_of_companion());
+        }
+    }
+
+    /// Before events are taken: looks at the companions that waits poll.
+    #[inline]
+    pub(super) fn look_at_companions(&self) {
+        if self.polls_companions.load(Ordering::Relaxed) {
+            self.for_each_counting(|source| source.look_at_companion());
+        }
+    }
+
+    #[cold]
+    fn for_each_counting(&self, each: impl Fn(&dyn Source)) {
+        let Ok(mut sources) = COUNTED.lend(&LAST_COUNTED, || Ok::<_, Infallible>(Vec::new()));
+        sources.extend(lock(&self.counting).iter().filter_map(|item| item.source.upgrade()));
+        sources.drain(..).for_each(|source| each(&*source));
     }
 
     /// A member that is removed counts no wait any more.
@@ -279,6 +310,7 @@ impl EventPoll {
 
     /// Moves the events of the ready list to `events`, up to `most` in all.
     pub(super) fn collect(&self, events: &mut Vec<EpollEvent>, most: usize) {
+        self.look_at_companions();
         if !self.is_ready() {
             return;
         }
@@ -375,6 +407,21 @@ thread_local!(static LAST_COUNTED: Last<Vec<Arc<dyn Source>>> = const { Cell::ne
 /// The members that have counted a wait.
 pub(super) struct CountedWait(Lent<Vec<Arc<dyn Source>>>);
 
+impl CountedWait {
+    /// Adds their companions that this wait is to poll.
+    pub(super) fn add_companions(&self, set: &EventPoll, kernel_fds: &mut KernelFds) {
+        let companions = self.0.iter().filter_map(|source| source.companion_to_poll());
+        let mut any = false;
+        for companion in companions {
+            kernel_fds.push(companion, libc::POLLIN);
+            any = true;
+        }
+        if any || set.polls_companions.load(Ordering::Relaxed) {
+            set.polls_companions.store(any, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Drop for CountedWait {
     fn drop(&mut self) {
         self.0.drain(..).for_each(|source| source.waits(false));
@@ -384,6 +431,7 @@ impl Drop for CountedWait {
 /// The set as a member of another: readable while a wait would find an event.
 impl Source for EventPoll {
     fn readiness(&self) -> Events {
+        self.look_at_companions();
         if self.is_ready() && self.has_ready_item() { Events::READABLE } else { Events::default() }
     }
 
@@ -411,6 +459,8 @@ impl Source for EventPoll {
         let mut outer = lock(&self.outer);
         outer.add_watcher(watch);
         self.has_outer.store(true, Ordering::Release);
+        drop(outer);
+        self.notify_of_companions();
     }
 
     fn unwatch(&self, watch: &Arc<dyn Watch>) {

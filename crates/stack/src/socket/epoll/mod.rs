@@ -301,7 +301,8 @@ impl Epoll {
         let deadline = timeout.map(|timeout| time::now() + timeout);
         let nonblocking = timeout == Some(Duration::ZERO);
         let turn = SpinTurn::begin(if nonblocking { Duration::ZERO } else { self.span() });
-        let _counted = if nonblocking { None } else { self.set.count_wait() };
+        let counted = if nonblocking { None } else { self.set.count_wait() };
+        counted.iter().for_each(|counted| counted.add_companions(&self.set, kernel_fds));
         loop {
             if turn.may_poll() && self.busy_poll(epoch, deadline, kernel_fds) || self.set.is_ready()
             {

@@ -2,31 +2,22 @@
 //! and listen(2) on the kernel socket have already checked everything about the port.
 
 use super::{
-    endpoint::Endpoint,
     listener::{Inner, TcpListener},
+    listener_companion::ListenerCompanion,
     stream::{Bound, TcpStream},
 };
 use crate::{
     Host,
-    host::{
-        CompanionEndpoint, CompanionListener, CompanionService, KernelBinding, PortReservation,
-    },
-    inet::{
-        Pass,
-        tcp::{Ready, TcpEndpoint},
-    },
+    host::{CompanionService, KernelBinding, PortReservation},
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sync::lock,
-    sys, time,
+    time,
 };
 use std::{
     io,
     net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -42,79 +33,6 @@ pub enum Accepted {
     /// A connection that the kernel has made (loopback, other interfaces), as accept(2) returns it. If it comes over our
     /// queues, why it was not taken over.
     Kernel(KernelStream, Option<&'static str>),
-}
-
-/// The kernel socket beside a listener.
-#[derive(Debug)]
-pub(super) struct ListenerCompanion {
-    state: Arc<CompanionState>,
-    kernel: CompanionListener,
-}
-
-#[derive(Debug)]
-struct CompanionState {
-    /// Connections may wait at the kernel socket.
-    may_be_readable: AtomicBool,
-    endpoint: Arc<Endpoint>,
-    /// The kernel socket, to be polled.
-    kernel: RawFd,
-    /// Held while it is polled or accepted from: so no waiter is notified of a connection that was accepted already.
-    checking: Mutex<()>,
-}
-
-impl CompanionEndpoint for CompanionState {
-    fn readable(&self, pass: &mut Pass<'_>) {
-        let _checking = lock(&self.checking);
-        if sys::poll(self.kernel, Some(Duration::ZERO)) > 0 {
-            self.may_be_readable.store(true, Ordering::SeqCst);
-            self.endpoint.changed(Ready::READABLE, None, pass);
-        }
-    }
-}
-
-impl ListenerCompanion {
-    /// The next of the kernel's connections. `check`: tries even if no connection was notified.
-    pub(super) fn accept(&self, check: bool) -> Option<io::Result<KernelStream>> {
-        // Cleared before the check: a connection after the check sets it again.
-        if !self.state.may_be_readable.swap(false, Ordering::SeqCst) && !check {
-            return None;
-        }
-        let _checking = lock(&self.state.checking);
-        let accepted = self.kernel.accept();
-        if accepted.is_some() {
-            self.state.may_be_readable.store(true, Ordering::SeqCst);
-        }
-        accepted
-    }
-
-    /// The kernel's next connection, taken by `accept`, which does not wait.
-    fn accept_by<T>(&self, accept: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
-        let _checking = lock(&self.state.checking);
-        // Cleared before: a connection that comes after it has found none sets it again.
-        self.state.may_be_readable.store(false, Ordering::SeqCst);
-        let accepted = accept(self.kernel.fd());
-        if accepted.is_ok() {
-            self.state.may_be_readable.store(true, Ordering::SeqCst);
-        }
-        accepted
-    }
-
-    /// Whether a connection was notified and not accepted yet; true at first, before any check.
-    pub(super) fn may_be_readable(&self) -> bool {
-        self.state.may_be_readable.load(Ordering::SeqCst)
-    }
-
-    /// Whether there is a connection to accept.
-    pub(super) fn is_readable(&self) -> bool {
-        if !self.state.may_be_readable.swap(false, Ordering::SeqCst) {
-            return false;
-        }
-        let readable = self.kernel.is_readable();
-        if readable {
-            self.state.may_be_readable.store(true, Ordering::SeqCst);
-        }
-        readable
-    }
 }
 
 impl TcpStream {
@@ -182,14 +100,8 @@ impl TcpListener {
         })?;
         stream
             .listen_with_companion(backlog, |endpoint| {
-                let state = Arc::new(CompanionState {
-                    may_be_readable: AtomicBool::new(true),
-                    endpoint: endpoint.clone(),
-                    kernel: own.as_raw_fd(),
-                    checking: Mutex::new(()),
-                });
                 let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-                Ok(ListenerCompanion { kernel: service.add_listener(own, state.clone())?, state })
+                ListenerCompanion::new(service, own, endpoint)
             })
             .inspect(|listener| {
                 let listening = &listener.0.listening;

@@ -1,8 +1,9 @@
 //! Listeners, and accepting their connections.
 
 use super::{
-    adopt::{Accepted, ListenerCompanion},
+    adopt::Accepted,
     endpoint::{Endpoint, ReadChannel, events},
+    listener_companion::ListenerCompanion,
     options::Values,
     stream::{Bound, TcpStream, pass},
 };
@@ -29,6 +30,7 @@ use crate::{
 use std::{
     io,
     net::{SocketAddr, ToSocketAddrs},
+    os::fd::RawFd,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -320,6 +322,7 @@ struct CountedWait<'a>(&'a Inner);
 
 impl CountedWait<'_> {
     fn begin(listener: &Inner) -> CountedWait<'_> {
+        listener.notify_of_companion();
         listener.waits(true);
         CountedWait(listener)
     }
@@ -417,6 +420,18 @@ impl Source for Inner {
         self.listening.waits(begins);
     }
 
+    fn companion_to_poll(&self) -> Option<RawFd> {
+        self.kernel.as_ref()?.to_poll(|| self.listening.waiting_threads())
+    }
+
+    fn look_at_companion(&self) {
+        self.kernel.iter().for_each(ListenerCompanion::look);
+    }
+
+    fn notify_of_companion(&self) {
+        self.kernel.iter().for_each(ListenerCompanion::notify_always);
+    }
+
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -430,6 +445,9 @@ impl Source for Inner {
     }
 
     fn watch(&self, watch: Arc<dyn Watch>) {
+        if !watch.polls_companions() {
+            self.notify_of_companion();
+        }
         self.endpoint.watch(watch);
     }
 

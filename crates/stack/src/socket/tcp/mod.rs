@@ -10,6 +10,7 @@ mod follow;
 mod hand_over;
 mod import;
 mod listener;
+mod listener_companion;
 mod local_stream;
 mod message;
 mod options;

@@ -1,10 +1,10 @@
 //! A TCP socket from creation to close: bind, connect, shutdown, close.
 
 use super::{
-    adopt::ListenerCompanion,
     endpoint::{Endpoint, WriteChannel, events},
     is_connected,
     listener::TcpListener,
+    listener_companion::ListenerCompanion,
     options::Values,
     transfer::send_deferred_ack,
 };
