@@ -134,7 +134,9 @@ fn the_timestamps_of_a_connection_that_is_taken_over_do_not_go_back() {
     drop(connections_to_all(&lab, 2));
     let file = temp_dir("timestamps").join("packets");
     let mut capture = lab.client.command("tcpdump");
-    capture.args(["-n", "-l", "--immediate-mode", "-i", lab.client.interface(), "tcp", "src"]);
+    // Short packets, so that the buffer has room for all of them.
+    capture.args(["-n", "-l", "--immediate-mode", "-s", "128", "-B", "8192"]);
+    capture.args(["-i", lab.client.interface(), "tcp", "src"]);
     capture.args(["port", &PORT.to_string()]);
     capture.stdout(fs::File::create(&file).unwrap()).stderr(Stdio::piped());
     let mut capture = capture.spawn().unwrap();

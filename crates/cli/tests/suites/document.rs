@@ -28,7 +28,7 @@ the kernel's stack received. mio's tests are in its repository only: `MIO_REPOSI
 
 const MEMORY: &str = "
 Over memory, and how many packets loopback carried plain, and beside memory. A connection that is made before its
-listener is waited for stays at loopback: so most of libuv's.
+listener is waited for stays at loopback: so most of those of the libraries of events.
 
 | suite | version | passed plain | over memory | packets at loopback, plain | beside memory |
 |---|---|---|---|---|---|
