@@ -166,7 +166,7 @@ impl Report {
                     .then_some("the kernel's stack has seen more than three quarters"),
                 Variant::Loopback => None,
                 // Their tests connect before they wait for a listener.
-                Variant::Memory if ["libuv", "tokio"].contains(&self.suite) => None,
+                Variant::Memory if ["libuv", "tokio"].contains(&&*self.suite) => None,
                 Variant::Memory => (counts.loopback * 4
                     > self.counts[&Variant::Loopback].loopback * 3)
                     .then_some("loopback has carried more than three quarters"),
