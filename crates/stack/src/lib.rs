@@ -71,7 +71,7 @@ pub use host::{Builder, HandOver, Host, Link, before_fork, is_published};
 pub use host::{KernelBinding, PublishedUdp, firewall, is_udp_published, share_address};
 #[doc(hidden)]
 pub use host::{
-    LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    Asked, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
     serve_local_streams, stream_ends, stream_names,
 };
 #[doc(hidden)]

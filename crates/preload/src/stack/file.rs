@@ -39,6 +39,11 @@ pub static FILES: fds::Table<File> = fds::Table::new();
 /// A reference to a file.
 pub type Ref = fds::Ref<File>;
 
+/// Whether both are one file.
+pub fn is_same(one: &Ref, other: &Ref) -> bool {
+    std::ptr::eq::<File>(&**one, &**other)
+}
+
 /// A socket of ours.
 #[derive(Debug)]
 pub struct File {

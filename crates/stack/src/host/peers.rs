@@ -15,7 +15,7 @@ mod local_streams;
 pub(super) mod shares;
 
 pub use local_streams::{
-    LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    Asked, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
     serve_local_streams, stream_ends, stream_names,
 };
 
