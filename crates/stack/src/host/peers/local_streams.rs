@@ -60,12 +60,39 @@ pub fn serve_local_streams(moves: MoveStream, leaves: LeaveStream) {
     let _ = SERVED.set((moves, leaves));
 }
 
-/// A stream that this process is leaving: what it had, and what the other process had, if that one leaves it at the same
-/// time.
+/// How long a process waits until the other one has sent what it had to send. It may have been stopped in that moment: then
+/// its part comes when it runs.
+const SENT: Duration = Duration::from_secs(1);
+
+/// A stream that this process is leaving: what it had, and what the other process had, if that one asks at the same time.
 pub(super) struct Leaving {
     ends: (SocketAddr, SocketAddr),
     had: Left,
-    theirs: Option<Left>,
+    asks_too: Option<(Left, OwnedFd)>,
+}
+
+/// What the other process had of a stream that both leave.
+pub(crate) struct Exchanged {
+    pub(crate) theirs: Left,
+    /// It has asked at the same time, by this.
+    asks_too: Option<OwnedFd>,
+}
+
+impl Exchanged {
+    /// This process has sent what it had to send; waits until the other one has.
+    pub(crate) fn finish(&self, asked: &Asked) {
+        let by = self.asks_too.as_ref().unwrap_or(&asked.0);
+        for socket in [Some(&asked.0), self.asks_too.as_ref()].into_iter().flatten() {
+            let _ = message::send(socket.as_fd(), &[DONE], &[], libc::MSG_DONTWAIT);
+        }
+        wait_until_sent(by);
+    }
+}
+
+fn wait_until_sent(by: &OwnedFd) {
+    let _ = unix::set_timeouts(by, SENT);
+    // Nothing depends on it but the moment at which the data is there.
+    let _ = message::receive(by.as_fd(), &mut [0; 1]);
 }
 
 /// The other process of a stream has been asked to leave it.
@@ -87,11 +114,6 @@ impl Asked {
             Ok((1, _)) if answer[0] == READY => Ok(true),
             _ => Err(io::ErrorKind::WouldBlock.into()),
         }
-    }
-
-    /// Both have sent what they had to send.
-    pub(crate) fn done(&self) {
-        let _ = message::send(self.0.as_fd(), &[DONE], &[], libc::MSG_DONTWAIT);
     }
 
     /// Tells the other process what this one had. Returns what that one had, however long it is stopped meanwhile.
@@ -286,14 +308,17 @@ impl Peers {
         asked: &Asked,
         ends: (SocketAddr, SocketAddr),
         ours: &Left,
-    ) -> Result<Left, Failed<io::Error>> {
-        let leaving = Leaving { ends, had: ours.clone(), theirs: None };
+    ) -> Result<Exchanged, Failed<io::Error>> {
+        let leaving = Leaving { ends, had: ours.clone(), asks_too: None };
         lock(&self.shared.leaving).push(leaving);
         let theirs = asked.exchange(ours).ok();
         let mut all = lock(&self.shared.leaving);
         let at = all.iter().position(|it| it.ends == ends);
-        let asks_too = at.and_then(|at| all.swap_remove(at).theirs);
-        theirs.or(asks_too).ok_or_else(|| Failed::Stays(io::ErrorKind::WouldBlock.into()))
+        let (told, asks_too) = at.and_then(|at| all.swap_remove(at).asks_too).unzip();
+        match theirs.or(told) {
+            Some(theirs) => Ok(Exchanged { theirs, asks_too }),
+            None => Err(Failed::Stays(io::ErrorKind::WouldBlock.into())),
+        }
     }
 }
 
@@ -347,14 +372,14 @@ impl Shared {
             let _ = send_received(socket, &had);
         };
         if let Some(it) = lock(&self.leaving).iter_mut().find(|it| it.ends == ends) {
+            it.asks_too = Some((theirs, socket.try_clone()?));
             answer(&it.had);
-            it.theirs = Some(theirs);
             return Ok(());
         }
         let left = leaves(ends, &theirs, &mut |had| {
             answer(had);
-            // A process that is stopped now does so later.
-            let _ = message::receive(socket.as_fd(), &mut [0; 1]);
+            let _ = message::send(socket.as_fd(), &[DONE], &[], libc::MSG_DONTWAIT);
+            wait_until_sent(socket);
         });
         match left {
             true => Ok(()),

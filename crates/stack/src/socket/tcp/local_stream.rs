@@ -76,9 +76,9 @@ impl TcpStream {
         self.leave(error, on_left, |state, ours| {
             let peers = self.0.host.peers();
             let peers = peers.ok_or_else(|| Failed::Stays(errno(libc::EOPNOTSUPP)))?;
-            let theirs = peers.leave_both(asked, (state.local, state.remote), ours)?;
-            write_all(kernel, &theirs, state).map_err(Failed::Lost)?;
-            asked.done();
+            let exchanged = peers.leave_both(asked, (state.local, state.remote), ours)?;
+            write_all(kernel, &exchanged.theirs, state).map_err(Failed::Lost)?;
+            exchanged.finish(asked);
             Ok(())
         })
     }
