@@ -541,7 +541,12 @@ pub fn answer_or<T: Failed + TryFrom<usize>>(
         Some(_) => Ok(None),
         None => file.local_udp.begin_kernel_wait(),
     };
-    if kernel_wait.is_err() {
+    // An AF_UNIX stream may have moved since the call has looked, and the kernel's socket has nothing any more.
+    let has_moved = result.is_none()
+        && file.domain == libc::AF_UNIX
+        && file.live().is_some()
+        && !file.is_kernel_owned();
+    if kernel_wait.is_err() || has_moved {
         // Until it is activated. The hook makes the call anew.
         drop(lock(&file.activation));
         errno::set(ERESTARTSYS);

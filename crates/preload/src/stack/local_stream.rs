@@ -478,9 +478,8 @@ pub unsafe fn write_sender(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) {
     }
 }
 
-/// Whether a call, which sends more than bytes or has these flags, is for the kernel; the stream is its own from then on.
+/// Whether a call, which sends more than bytes or has these flags, is for the kernel; the stream is its own from then on. Not
+/// one that has ended; nor one whose other process is stopped, which is full until that process runs.
 pub fn is_for_kernel(file: &Ref, fd: c_int, flags: c_int, has_more_than_bytes: bool) -> bool {
-    // While the other process is stopped the stream is full.
-    (has_more_than_bytes || flags & libc::MSG_OOB != 0)
-        && (leave_inside(file, fd) || !local_stream_end::is_pending(file))
+    (has_more_than_bytes || flags & libc::MSG_OOB != 0) && leave_inside(file, fd)
 }

@@ -692,8 +692,13 @@ impl Source for Inner {
         // A caller that polls the socket waits for more data.
         send_deferred_ack(&self.endpoint, &flow);
         let snapshot = self.endpoint.snapshot();
-        let ready = flow.ready();
-        self.endpoint.set_ready(snapshot, ready);
+        let mut ready = flow.ready();
+        if !self.endpoint.set_ready(snapshot, ready) {
+            // The event may be older than what was read, and a receive looks at it alone.
+            let snapshot = self.endpoint.snapshot();
+            ready = flow.ready();
+            self.endpoint.set_ready(snapshot, ready);
+        }
         events(ready)
     }
 
