@@ -19,14 +19,15 @@ use std::sync::atomic::Ordering;
 /// That of close(2).
 pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
     let inside = Inside::enter();
+    if inside.is_some() {
+        local_stream_end::before_close(&file, fd);
+    }
     let is_shared = inside.is_some()
+        && !file.is_kernel_owned()
         && matches!(file.live(), Some(Live::Stream(_)))
         && handover_parent::is_shared(&file);
     if is_shared {
         handover_parent::keep_companion(&file, fd);
-    }
-    if !is_shared && inside.is_some() {
-        local_stream_end::before_close(&file, fd);
     }
     // Removed from the table before the number is free. The last reference closes our socket here.
     FILES.clear(fd);

@@ -127,10 +127,7 @@ pub fn before_close(file: &Ref, fd: c_int) {
     let Some(live @ Live::Stream(_)) = file.live() else { return };
     let is_other =
         |(at, known): (c_int, Option<Ref>)| at != fd && known.is_some_and(|it| is_same(&it, file));
-    if live.socket().readiness().has(Events::HANGUP)
-        || FILES.all().any(is_other)
-        || handover_parent::is_shared(file)
-    {
+    if live.socket().readiness().has(Events::HANGUP) || FILES.all().any(is_other) {
         return;
     }
     let _errno = errno::Saved::new();
