@@ -10,7 +10,7 @@
 //! Neither goes on before both have done so.
 
 use super::{
-    Answer, DONE, LEAVE_STREAM, MOVE_STREAM, PATIENCE, Peers, REQUEST, Received, Shared,
+    Answer, DONE, Joined, LEAVE_STREAM, MOVE_STREAM, PATIENCE, Peers, REQUEST, Received, Shared,
     control_name, ends_of, send_received, write,
 };
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
     sync::lock,
     sys,
     unix::{self, message},
+    wire::MacAddr,
 };
 use std::{
     io,
@@ -272,6 +273,11 @@ impl Peers {
         let Some(pid) = self.shared.pid_of(link.0) else { return Ok(false) };
         let socket = connect(pid, PATIENCE)?;
         request(&socket, MOVE_STREAM, (ends.1, ends.0))?;
+        let links = lock(&self.shared.links);
+        let known = links.iter().find(|it| it.link == link).map(|it| it.macs[0]);
+        drop(links);
+        // Both must mean the same one.
+        message::send(socket.as_fd(), &known.ok_or(io::ErrorKind::NotConnected)?.0, &[], 0)?;
         let mut answer = [0; 1];
         if message::receive(socket.as_fd(), &mut answer)?.0 != 1 || answer[0] != READY {
             return Ok(false);
@@ -355,7 +361,10 @@ impl Shared {
         let Some((moves, leaves)) = SERVED.get() else { return Ok(()) };
         if kind == MOVE_STREAM {
             let pid = unix::peer(socket.as_fd())?.0;
-            let link = lock(&self.links).iter().find(|(of, _)| *of == pid).map(|(_, link)| *link);
+            let mut theirs = MacAddr::default();
+            message::receive(socket.as_fd(), &mut theirs.0)?;
+            let is_it = |it: &&Joined| it.pid == pid && it.macs[1] == theirs;
+            let link = lock(&self.links).iter().find(is_it).map(|it| it.link);
             let Some((link, inner)) = link.zip(self.host.upgrade()) else { return Ok(()) };
             moves(&Host { inner }, ends, link, &mut || other_goes_on(socket));
             return Ok(());
