@@ -598,6 +598,12 @@ def quiet_client(stream):
     stream.sendall(b"x")
 
 
+def crossing(stream):
+    """Both send before they read, as much as a kernel's socket takes at once."""
+    stream.sendall(pattern(233000))
+    say("crossing:", exactly(stream, 233000) == pattern(233000))
+
+
 def copies_server(stream):
     echo(stream)
 
@@ -650,6 +656,7 @@ RULES = {
     "stopped": (stopped_server, stopped_client),
     "stopped_end": (stopped_end_server, stopped_end_client),
     "quiet": (quiet_server, quiet_client),
+    "crossing": (crossing, crossing),
     "copies": (copies_server, copies_client),
 }
 
