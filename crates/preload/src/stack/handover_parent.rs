@@ -281,12 +281,14 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                     drop(parent);
                     if file.domain == libc::AF_UNIX {
                         // The process at the other end may be stopped, and other children ask.
-                        let (Ok(companion), channel) = (companion.try_clone(), channel.clone()) else {
+                        let (Ok(companion), channel) = (companion.try_clone(), channel.clone())
+                        else {
                             return;
                         };
                         let file = file.clone();
                         let give = move || {
-                            let given = hand_over_to_child((&channel, index), &file, companion.as_fd());
+                            let given =
+                                hand_over_to_child((&channel, index), &file, companion.as_fd());
                             reply(&channel, answer.as_ref(), true, given);
                         };
                         let _ = thread::spawn("busypoll/child", give);

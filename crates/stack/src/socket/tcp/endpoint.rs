@@ -111,8 +111,7 @@ impl Endpoint {
     pub(super) fn set_ready(&self, snapshot: Snapshot, ready: Ready) -> bool {
         let seen = snapshot.0 & !READY | u64::from(ready.0);
         let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        seen == snapshot.0
-            || self.state.compare_exchange(snapshot.0, seen, done, failed).is_ok()
+        seen == snapshot.0 || self.state.compare_exchange(snapshot.0, seen, done, failed).is_ok()
     }
 
     /// Clears `ready`, none of which held on the flow after `snapshot`, unless an event has come since.
