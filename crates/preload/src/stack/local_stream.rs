@@ -241,6 +241,41 @@ pub fn wait_to_receive(inside: &Inside, file: &Ref, fd: c_int) -> io::Result<()>
     }
 }
 
+/// A receive that waits for all (`MSG_WAITALL`) had `len` bytes when the stream at `fd` became the kernel's: receives the
+/// rest. Whatever ends the wait, the data received so far is returned.
+#[cold]
+pub fn receive_rest(
+    inside: &Inside,
+    fd: c_int,
+    buffers: &mut [io::IoSliceMut<'_>],
+    len: usize,
+) -> usize {
+    let limit = companion_options::timeout(fd, libc::SO_RCVTIMEO);
+    let (mut skipped, mut more) = (len, 0);
+    for buffer in buffers {
+        let first = skipped.min(buffer.len());
+        skipped -= first;
+        let mut room = buffer.get_mut(first..).unwrap_or_default();
+        while !room.is_empty() {
+            let is_there = wait::wait_inside(inside, fd, libc::POLLIN, limit, Restart::Never);
+            if !is_there.is_ok_and(|events| events != 0) {
+                return more;
+            }
+            // SAFETY: writable bytes.
+            match unsafe {
+                real::recv(fd, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)
+            } {
+                got @ 1.. => {
+                    more += got as usize;
+                    room = room.get_mut(got as usize..).unwrap_or_default();
+                }
+                _ => return more,
+            }
+        }
+    }
+    more
+}
+
 /// Whether nothing is against it on this side.
 fn is_ready_to_move(file: &File, fd: c_int) -> bool {
     let id = file.memberships.id();

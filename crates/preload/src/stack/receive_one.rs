@@ -86,7 +86,15 @@ fn receive_local(
         Live::Stream(stream) => {
             // These have no meaning for AF_UNIX.
             let flags = flags & !(libc::MSG_TRUNC | libc::MSG_ERRQUEUE);
-            Some(receive_stream(inside, stream, fd, buffers, flags))
+            let mut got = receive_stream(inside, stream, fd, buffers, flags);
+            if let Ok(got) = &mut got
+                && waits
+                && flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL
+                && file.is_kernel_owned()
+            {
+                got.len += local_stream::receive_rest(inside, fd, buffers, got.len);
+            }
+            Some(got)
         }
         _ => None,
     }

@@ -301,8 +301,11 @@ impl Peers {
         let pid = self.shared.pid_of(link).ok_or(io::ErrorKind::NotConnected)?;
         let socket = connect(pid, PATIENCE)?;
         sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, LEAVE_BUFFER)?;
-        request(&socket, LEAVE_STREAM, (remote, local))?;
-        Ok(Asked(socket))
+        match request(&socket, LEAVE_STREAM, (remote, local)) {
+            Ok(()) => Ok(Asked(socket)),
+            // This process was stopped meanwhile, and the other one did not wait for so long.
+            Err(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     /// This process leaves a stream, which does not change meanwhile. Returns what the other one had.
