@@ -232,3 +232,41 @@ fn redis_saves_a_snapshot_while_it_serves_over_memory() {
     server.kill().unwrap();
     server.wait().unwrap();
 }
+
+/// Random streams between ten processes, of which some are stopped for a while: each byte, and each end, is that of the
+/// kernel's.
+fn campaign(lab: &Lab, seeds: std::ops::Range<u32>) {
+    let source = source("unix_campaign.py");
+    for seed in seeds {
+        let seen = |plane: &str| {
+            let folder = temp_dir(&format!("campaign {seed} {plane}"));
+            let (folder, seed) = (folder.to_str().unwrap(), seed.to_string());
+            let words = ["python3", source.to_str().unwrap(), folder, &seed];
+            let output = under(lab, plane, &words).output().unwrap();
+            assert!(output.status.success(), "seed {seed}: {output:?}");
+            text(&output)
+        };
+        let (plain, stack) = (seen("plain"), seen("stack"));
+        assert!(plain.lines().count() > 40 && !plain.contains("wrong"), "seed {seed}: {plain}");
+        assert_eq!(stack, plain, "seed {seed}");
+    }
+}
+
+#[test]
+fn random_streams_between_ten_processes_are_the_kernels_byte_for_byte() {
+    needs_root!();
+    needs!(program "python3", program "taskset");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    campaign(&lab, 0..3);
+}
+
+#[test]
+#[ignore = "long: two minutes"]
+fn random_streams_by_many_seeds() {
+    needs_root!();
+    needs!(program "python3", program "taskset");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    campaign(&lab, 3..20);
+}

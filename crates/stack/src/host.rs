@@ -57,8 +57,9 @@ use link_watch::LinkWatch;
 use peers::Peers;
 pub(crate) use peers::Received;
 pub use peers::{
-    HandOver, LeaveStream, MoveStream, StreamOffer, before_fork, is_published, is_stream_offered,
-    offers, peer_inode, serve_local_streams, shares::share_address, stream_ends, stream_names,
+    Asked, HandOver, LeaveStream, MoveStream, StreamOffer, before_fork, is_published,
+    is_stream_offered, offers, peer_inode, serve_local_streams, shares::share_address, stream_ends,
+    stream_names,
 };
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;

@@ -66,14 +66,14 @@ pub mod word_hash;
 
 #[doc(hidden)]
 pub use host::reuse::{set_priority, set_priority_by};
+#[doc(hidden)]
+pub use host::{
+    Asked, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    serve_local_streams, stream_ends, stream_names,
+};
 pub use host::{Builder, HandOver, Host, Link, before_fork, is_published};
 #[doc(hidden)]
 pub use host::{KernelBinding, PublishedUdp, firewall, is_udp_published, share_address};
-#[doc(hidden)]
-pub use host::{
-    LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
-    serve_local_streams, stream_ends, stream_names,
-};
 #[doc(hidden)]
 pub use icmp_sockets::IcmpSockets;
 #[doc(hidden)]

@@ -63,7 +63,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 41] = [
+const STACK_PLANE: [&str; 42] = [
     "fork",
     "copy",
     "accept",
@@ -80,6 +80,7 @@ const STACK_PLANE: [&str; 41] = [
     "links",
     "options",
     "local_stream",
+    "local_stream_end",
     "handover_parent",
     "wait",
     "activation",

@@ -502,6 +502,121 @@ def edges_client(stream):
     say([name(event) for _, event in epoll.poll(5)], stream.recv(9), stream.recv(9))
 
 
+def late_server(stream):
+    """What nobody has read when the peer closes is there for a child, too."""
+    exactly(stream, 1)
+    stream.sendall(pattern(50000))
+    stream.close()
+
+
+def late_client(stream):
+    stream.sendall(b"x")
+    wait_for(stream, select.POLLHUP)
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if exactly(stream, 50000) == pattern(50000) and not stream.recv(1) else 1)
+    say("late:", os.waitpid(child, 0)[1], stream.recv(1))
+
+
+def stop_peer(stream):
+    """The other process is stopped, and goes on after a while."""
+    peer = struct.unpack("3i", stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    words = ["sh", "-c", "sleep 2.5; kill -CONT %d" % peer]
+    again = subprocess.Popen(words)
+    os.kill(peer, signal.SIGSTOP)
+    return again
+
+
+def stopped_server(stream):
+    data, ancillary, _, _ = stream.recvmsg(100, 1000)
+    while len(data) < 61:
+        part, more, _, _ = stream.recvmsg(100, 1000)
+        data, ancillary = data + part, ancillary + more
+    say("stopped:", len(data), len(ancillary))
+    stream.sendall(b"thanks")
+    say(stream.recv(1))
+
+
+def stopped_client(stream):
+    """It gets a descriptor all the same."""
+    again = stop_peer(stream)
+    stream.sendall(b"a" * 60)
+    stream.sendmsg([b"b"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))])
+    say("stopped:", exactly(stream, 6), again.wait())
+
+
+def stopped_end_server(stream):
+    data = b""
+    while part := stream.recv(7000):
+        data += part
+    say("stopped end:", data == pattern(60000), events(stream))
+
+
+def stopped_end_client(stream):
+    """It gets what was sent before the end."""
+    again = stop_peer(stream)
+    stream.sendall(pattern(60000))
+    say("stopped end:", attempt(stream.shutdown, socket.SHUT_WR))
+    stream.close()
+    say(again.wait())
+
+
+def quiet_server(stream):
+    for _ in "12":
+        exactly(stream, 1)
+        stream.sendall(b"abc")
+    exactly(stream, 1)
+
+
+def quiet_client(stream):
+    """An epoll instance reports a one-shot member once, and of a change of owner nothing."""
+    epoll, all_events = select.epoll(), set()
+    once = select.EPOLLIN | select.EPOLLONESHOT
+    epoll.register(stream, once)
+    stream.sendall(b"x")
+    say("quiet:", [event for _, event in epoll.poll(5)], exactly(stream, 3))
+    over = threading.Event()
+
+    def watch():
+        with select.epoll() as other:
+            other.register(stream, select.EPOLLIN | select.EPOLLRDHUP)
+            while not over.is_set():
+                all_events.update(event for _, event in other.poll(0.001))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    change(stream)
+    stream.sendall(b"x")
+    wait_for(stream, select.POLLIN)
+    time.sleep(0.02)
+    over.set()
+    watcher.join()
+    say(all_events, epoll.poll(0))
+    epoll.modify(stream, once)
+    say([event for _, event in epoll.poll(5)], exactly(stream, 3))
+    stream.sendall(b"x")
+
+
+def taken_server(stream):
+    count = 0
+    while part := stream.recv(70000):
+        count += len(part)
+    say("taken:", count >= 233000)
+
+
+def taken_client(stream):
+    """As much is taken at once as by a kernel's socket."""
+    again, count = stop_peer(stream), 0
+    try:
+        while True:
+            count += stream.send(bytes(65536), socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        say("taken:", count >= 233000)
+    stream.close()
+    say(again.wait())
+
+
 def copies_server(stream):
     echo(stream)
 
@@ -550,6 +665,11 @@ RULES = {
     "midway_both": (midway_server, lambda stream: midway_client(stream, b"b")),
     "midway_neither": (midway_server, lambda stream: midway_client(stream, b"n")),
     "edges": (edges_server, edges_client),
+    "late": (late_server, late_client),
+    "stopped": (stopped_server, stopped_client),
+    "stopped_end": (stopped_end_server, stopped_end_client),
+    "quiet": (quiet_server, quiet_client),
+    "taken": (taken_server, taken_client),
     "copies": (copies_server, copies_client),
 }
 

@@ -5,7 +5,7 @@ use super::{
     common::{answer, error},
     companion_options,
     file::{FILES, Live, Ref, enter},
-    handover_parent, internal_fds, libc_io, unsupported_options, wait,
+    handover_parent, internal_fds, libc_io, local_stream_end, unsupported_options, wait,
 };
 use crate::{
     errno,
@@ -19,7 +19,11 @@ use std::sync::atomic::Ordering;
 /// That of close(2).
 pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
     let inside = Inside::enter();
+    if inside.is_some() {
+        local_stream_end::before_close(&file, fd);
+    }
     let is_shared = inside.is_some()
+        && !file.is_kernel_owned()
         && matches!(file.live(), Some(Live::Stream(_)))
         && handover_parent::is_shared(&file);
     if is_shared {
@@ -74,6 +78,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
             match file {
                 // A socket is closed with its range, by the kernel.
                 Some(file) if !only_marks => {
+                    local_stream_end::before_close(&file, fd);
                     FILES.clear_if(fd, &file);
                 }
                 Some(_) => {}
@@ -159,6 +164,7 @@ pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
         errno::set(libc::EBUSY);
         return -1;
     }
+    local_stream_end::before_replacing(to);
     // SAFETY: the caller's contract.
     copied(unsafe { real::dup3(fd, to, flags) }, &file)
 }
@@ -171,6 +177,9 @@ pub unsafe fn dup2_other(fd: c_int, to: c_int) -> c_int {
     if FILES.is_internal(to) && !is_inside() {
         errno::set(libc::EBUSY);
         return -1;
+    }
+    if fd != to {
+        local_stream_end::before_replacing(to);
     }
     // SAFETY: the caller's contract.
     let copy = unsafe { kernel::dup2(fd, to) };
@@ -189,6 +198,7 @@ pub unsafe fn dup3_other(fd: c_int, to: c_int, flags: c_int) -> c_int {
         errno::set(libc::EBUSY);
         return -1;
     }
+    local_stream_end::before_replacing(to);
     // SAFETY: the caller's contract.
     let copy = unsafe { kernel::dup3(fd, to, flags) };
     if copy >= 0 {

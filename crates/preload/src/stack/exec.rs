@@ -3,7 +3,7 @@
 use super::{
     activation, companion_address,
     file::{FILES, Live, Ref, hand_over_now},
-    foreign, handover_parent, host, libc_io, links, local_stream, udp_links,
+    foreign, handover_parent, host, libc_io, links, local_stream, local_stream_end, udp_links,
 };
 use crate::{inside::Inside, real};
 use libc::c_int;
@@ -36,6 +36,12 @@ pub fn before_exec() {
             }
             // It would end with the memory of this process.
             (None, Some(Live::Stream(_))) if stays_open(fd) => libc_io::check_executed(fd, &file),
+            // It is closed by then: the kernel keeps what its peer has not read.
+            (None, Some(Live::Stream(_)))
+                if file.domain == libc::AF_UNIX && host::made_by_this_process().is_some() =>
+            {
+                local_stream_end::before_close(&file, fd);
+            }
             (_, Some(Live::Listener(_))) if stays_open(fd) => foreign::share_listener(fd),
             _ if file.is_parents_listener()
                 && (is_standard || file.for_exec.load(Ordering::Relaxed))

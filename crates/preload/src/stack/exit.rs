@@ -7,6 +7,7 @@ use super::{
     file::{FILES, Live},
     handover_parent,
     host::{self, Made},
+    local_stream_end,
 };
 use crate::{inside::Inside, panics, real};
 use busypoll_stack::ledger::LedgerEntry;
@@ -73,13 +74,14 @@ pub unsafe fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
 pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };
     let Some(Made { ledger, .. }) = host::made_by_this_process() else { return };
-    handover_parent::hand_over_all();
+    let until = Instant::now() + WAIT_LIMIT;
+    handover_parent::hand_over_all(until);
+    local_stream_end::end_all(until);
     for (_, file) in FILES.all() {
         if let Some(Live::Stream(stream)) = file.as_ref().and_then(|file| file.live()) {
             stream.close_at_exit();
         }
     }
-    let until = Instant::now() + WAIT_LIMIT;
     while ledger.has(is_unacknowledged) && Instant::now() < until {
         thread::sleep(CHECK_INTERVAL);
     }

@@ -39,6 +39,11 @@ pub static FILES: fds::Table<File> = fds::Table::new();
 /// A reference to a file.
 pub type Ref = fds::Ref<File>;
 
+/// Whether both are one file.
+pub fn is_same(one: &Ref, other: &Ref) -> bool {
+    std::ptr::eq::<File>(&**one, &**other)
+}
+
 /// A socket of ours.
 #[derive(Debug)]
 pub struct File {
@@ -536,7 +541,12 @@ pub fn answer_or<T: Failed + TryFrom<usize>>(
         Some(_) => Ok(None),
         None => file.local_udp.begin_kernel_wait(),
     };
-    if kernel_wait.is_err() {
+    // An AF_UNIX stream may have moved since the call has looked, and the kernel's socket has nothing any more.
+    let has_moved = result.is_none()
+        && file.domain == libc::AF_UNIX
+        && file.live().is_some()
+        && !file.is_kernel_owned();
+    if kernel_wait.is_err() || has_moved {
         // Until it is activated. The hook makes the call anew.
         drop(lock(&file.activation));
         errno::set(ERESTARTSYS);

@@ -7,7 +7,7 @@ use super::{
     activation::deactivate,
     common::{error, lock},
     companion_options,
-    file::{FILES, File, Live, Ref},
+    file::{FILES, File, Live, Ref, is_same},
     handover_channel::{Answer, Board, MESSAGE, Message, OVER_CHANNEL},
     host, internal_fds, not_accelerated,
 };
@@ -17,7 +17,7 @@ use crate::{
     real,
     report::Once,
 };
-use busypoll_stack::{Left, thread};
+use busypoll_stack::thread;
 use libc::c_int;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -32,6 +32,8 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard},
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 /// The connections that the children of one fork share, and their channel.
@@ -163,10 +165,6 @@ fn end_of_fork<'a>(files: impl Iterator<Item = &'a Ref>) {
     files.for_each(|file| file.set_shared_index(None));
 }
 
-fn is_same(one: &Ref, other: &Ref) -> bool {
-    std::ptr::eq::<File>(&**one, &**other)
-}
-
 /// Another process gets the descriptors of this one, and may keep them: of what the kernel has, no child is alone.
 fn forget_open(parent: &mut Parent) {
     let is_moving =
@@ -274,22 +272,37 @@ fn handle_message(channel: &Arc<OwnedFd>) {
     };
     // Closed after the reply, for which the child waits.
     let mut taken = None;
-    let reply = match message {
+    let answered = match message {
         Some(Message::HandOver(index)) => {
             match (&*taken.insert(shared(index, &mut parent)), &companion) {
                 (Some(Some(Shared::Ours(file))), Some(companion)) => {
                     place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
                     // A thread that forks meanwhile must not wait for the kernel.
                     drop(parent);
+                    if file.domain == libc::AF_UNIX {
+                        // The process at the other end may be stopped, and other children ask.
+                        let (Ok(companion), channel) = (companion.try_clone(), channel.clone())
+                        else {
+                            return;
+                        };
+                        let file = file.clone();
+                        let give = move || {
+                            let given =
+                                hand_over_to_child((&channel, index), &file, companion.as_fd());
+                            reply(&channel, answer.as_ref(), true, given);
+                        };
+                        let _ = thread::spawn("busypoll/child", give);
+                        return;
+                    }
                     hand_over_to_child((channel, index), file, companion.as_fd())
                 }
                 // It was handed over before: when it was closed here, or for another child, and then these say no.
                 (Some(Some(Shared::Handed(..) | Shared::GivenUp(_))), _) => {
                     let mut handed = taken.take().flatten().flatten();
-                    let reply = child_follows(&mut handed);
+                    let answer = child_follows(&mut handed);
                     place(&mut parent, at, index, handed);
                     drop(parent);
-                    reply
+                    answer
                 }
                 // Another child has claimed it before.
                 (Some(_), _) => {
@@ -302,9 +315,9 @@ fn handle_message(channel: &Arc<OwnedFd>) {
         }
         Some(Message::Follow(index)) => {
             let place = parent.groups.get_mut(at).and_then(|it| it.files.get_mut(index as usize));
-            let reply = place.map_or(Answer::No, child_follows);
+            let answer = place.map_or(Answer::No, child_follows);
             drop(parent);
-            reply
+            answer
         }
         Some(Message::Release(index)) => {
             let released = shared(index, &mut parent);
@@ -319,17 +332,22 @@ fn handle_message(channel: &Arc<OwnedFd>) {
             return;
         }
     };
-    let reply = match (message, reply) {
+    reply(channel, answer.as_ref(), matches!(message, Some(Message::HandOver(_))), answered);
+}
+
+/// Answers a child's request, over the channel or over the socket that came with it.
+fn reply(channel: &Arc<OwnedFd>, to: Option<&OwnedFd>, is_hand_over: bool, answer: Answer) {
+    let answer = match answer {
         // What it would be left with is the kernel's for good.
-        (Some(Message::HandOver(_)), Answer::Yes | Answer::No) if is_strict() => {
+        Answer::Yes | Answer::No if is_hand_over && is_strict() => {
             report("the child ends, as --strict requires");
             Answer::Strict
         }
-        (_, reply) => reply,
+        answer => answer,
     };
     // The child may be gone.
-    let to = answer.as_ref().map_or(channel.as_fd(), AsFd::as_fd);
-    let _ = send(to, &[reply.byte()], SendFlags::NOSIGNAL);
+    let to = to.map_or(channel.as_fd(), AsFd::as_fd);
+    let _ = send(to, &[answer.byte()], SendFlags::NOSIGNAL);
 }
 
 /// Puts `new` in the place of a connection of the group at `at`; returns what was there.
@@ -464,17 +482,14 @@ fn give_to_kernel(
     companion: BorrowedFd<'_>,
     handed: impl FnOnce(&mut Parent, Ref, Ends) -> Answer,
 ) -> io::Result<Answer> {
+    if file.domain == libc::AF_UNIX {
+        return give_stream(file, companion, None).map(|()| Answer::Yes);
+    }
     let _giving = lock(&file.activation);
     if file.is_kernel_owned() {
         return Ok(Answer::Yes);
     }
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
-    if file.domain == libc::AF_UNIX {
-        stream.leave_local_stream(companion, ERESTARTSYS, || file.set_kernel_owned())?;
-        let _parent = lock(&PARENT);
-        deactivate(file).set_kernel_owned();
-        return Ok(Answer::Yes);
-    }
     let ends = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
     companion_options::copy_to_companion(live, companion.as_raw_fd());
     stream.hand_over(companion, ERESTARTSYS, host::repair, || file.set_kernel_owned())?;
@@ -485,20 +500,54 @@ fn give_to_kernel(
     Ok(ends.map_or(Answer::Yes, |ends| handed(&mut parent, file_now, ends)))
 }
 
-/// The process at the other end of an AF_UNIX stream has left it to the kernel, and so does this one. Returns what it had;
-/// `None`: not now.
-pub fn leave_stream_too(file: &Ref, fd: c_int, theirs: &Left) -> Option<Left> {
-    let Ok(_giving) = file.activation.try_lock() else { return None };
-    let Some(Live::Stream(stream)) = file.live().filter(|_| !file.is_kernel_owned()) else {
-        return None;
-    };
-    // SAFETY: the caller's descriptor.
-    let companion = unsafe { BorrowedFd::borrow_raw(fd) };
-    let on_left = || file.set_kernel_owned();
-    let had = stream.leave_local_stream_too(companion, ERESTARTSYS, theirs, on_left).ok()?;
+/// Gives an AF_UNIX stream back to the kernel, at both ends. The process at the other end may be stopped: waits for it until
+/// then.
+///
+/// # Errors
+/// `TimedOut`; the stream has ended.
+pub fn give_stream(
+    file: &Ref,
+    companion: BorrowedFd<'_>,
+    until: Option<Instant>,
+) -> io::Result<()> {
+    const LOOK: Duration = Duration::from_millis(50);
+    const SOON: Duration = Duration::from_millis(1);
+    let left = || until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
+    loop {
+        if file.is_kernel_owned() {
+            return Ok(());
+        }
+        let Some(Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
+        let given = stream.ask_to_leave().and_then(|asked| {
+            while !asked.is_ready(left().min(LOOK))? {
+                if left().is_zero() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            let _giving = lock(&file.activation);
+            if !file.is_kernel_owned() {
+                let on_left = || file.set_kernel_owned();
+                stream.leave_local_stream(&asked, companion, ERESTARTSYS, on_left)?;
+                self::left(file);
+            }
+            Ok(())
+        });
+        match given {
+            Err(later) if later.kind() == io::ErrorKind::WouldBlock => {
+                if left().is_zero() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                sleep(SOON);
+            }
+            given => return given,
+        }
+    }
+}
+
+/// The kernel has `file`, which was ours. No process is forked in between.
+pub fn left(file: &Ref) {
     let _parent = lock(&PARENT);
     deactivate(file).set_kernel_owned();
-    Some(had)
 }
 
 /// The program closes its descriptor `fd` of `file`, and children still have theirs.
@@ -548,8 +597,8 @@ fn is_shared_by(parent: &Parent, file: &Ref) -> bool {
     all.any(|known| is_same(known, file))
 }
 
-/// This process ends: hands what children may still use over to the kernel.
-pub fn hand_over_all() {
+/// This process ends: hands what children may still use over to the kernel, AF_UNIX streams until then.
+pub fn hand_over_all(until: Instant) {
     let groups = std::mem::take(&mut lock(&PARENT).groups);
     for group in groups {
         let channel = &group.channel;
@@ -570,7 +619,14 @@ pub fn hand_over_all() {
                 FILES.all().find_map(|(fd, known)| known.filter(|it| is_same(it, file)).map(|_| fd))
             });
             // A connection that cannot be handed over ends with this process.
-            let _ = fd.map(|fd| hand_over(file, fd));
+            let _ = fd.map(|fd| {
+                // SAFETY: open: the program's, or kept.
+                let companion = unsafe { BorrowedFd::borrow_raw(fd) };
+                match file.domain {
+                    libc::AF_UNIX => give_stream(file, companion, Some(until)),
+                    _ => hand_over(file, fd),
+                }
+            });
         }
     }
 }

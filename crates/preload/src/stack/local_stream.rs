@@ -6,7 +6,7 @@ use super::{
     common::{checked, error},
     companion_options,
     file::{FILES, File, Live, Ref, enter, fd_of_set},
-    handover_parent, host,
+    handover_parent, host, local_stream_end,
     local_stream_state::LocalStream,
     local_udp::KERNELS,
     rings, wait,
@@ -18,7 +18,7 @@ use crate::{
 };
 use busypoll_policy::Protocol;
 use busypoll_stack::{
-    Host, Left, Link, TcpStream, is_stream_offered, offers, peer_inode, serve_local_streams,
+    Host, Link, TcpStream, is_stream_offered, offers, peer_inode, serve_local_streams,
 };
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::{
@@ -54,7 +54,7 @@ pub fn is_on() -> bool {
 
 /// Called once, when the library is loaded.
 pub fn prepare() {
-    serve_local_streams(moves, leaves);
+    serve_local_streams(moves, local_stream_end::leaves);
 }
 
 /// The kernel has connected `file`, at `fd`.
@@ -195,7 +195,7 @@ pub fn leave(file: &Ref, fd: c_int) {
     leave_inside(file, fd);
 }
 
-/// The same, inside. False: it has moved and stays there, as its other process has ended or does not answer.
+/// The same, inside. False: it has moved and is not the kernel's yet, as its other process has ended or is stopped.
 pub fn leave_inside(file: &Ref, fd: c_int) -> bool {
     if file.local_stream.get().is_none() && file.live().is_none() {
         // It is not connected yet.
@@ -204,7 +204,7 @@ pub fn leave_inside(file: &Ref, fd: c_int) -> bool {
     }
     leave_kernels(file);
     match file.live() {
-        Some(_) if !file.is_kernel_owned() => handover_parent::hand_over(file, fd).is_ok(),
+        Some(_) if !file.is_kernel_owned() => local_stream_end::leave(file, fd, None),
         _ => true,
     }
 }
@@ -239,6 +239,41 @@ pub fn wait_to_receive(inside: &Inside, file: &Ref, fd: c_int) -> io::Result<()>
         true => Ok(()),
         false => Err(error(libc::EAGAIN)),
     }
+}
+
+/// A receive that waits for all (`MSG_WAITALL`) had `len` bytes when the stream at `fd` became the kernel's: receives the
+/// rest. Whatever ends the wait, the data received so far is returned.
+#[cold]
+pub fn receive_rest(
+    inside: &Inside,
+    fd: c_int,
+    buffers: &mut [io::IoSliceMut<'_>],
+    len: usize,
+) -> usize {
+    let limit = companion_options::timeout(fd, libc::SO_RCVTIMEO);
+    let (mut skipped, mut more) = (len, 0);
+    for buffer in buffers {
+        let first = skipped.min(buffer.len());
+        skipped -= first;
+        let mut room = buffer.get_mut(first..).unwrap_or_default();
+        while !room.is_empty() {
+            let is_there = wait::wait_inside(inside, fd, libc::POLLIN, limit, Restart::Never);
+            if !is_there.is_ok_and(|events| events != 0) {
+                return more;
+            }
+            // SAFETY: writable bytes.
+            match unsafe {
+                real::recv(fd, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)
+            } {
+                got @ 1.. => {
+                    more += got as usize;
+                    room = room.get_mut(got as usize..).unwrap_or_default();
+                }
+                _ => return more,
+            }
+        }
+    }
+    more
 }
 
 /// Whether nothing is against it on this side.
@@ -284,17 +319,6 @@ fn moves(
     let made = moving.make(host, ends, link);
     let moved = made.is_some() && go();
     moving.end(made, moved)
-}
-
-/// The other process has left the stream with these ends, and so does this one.
-fn leaves(ends: (SocketAddr, SocketAddr), theirs: &Left) -> Option<Left> {
-    let is_it = |file: &File| {
-        let stream = file.local_stream.get().filter(|_| !file.is_kernel_owned());
-        matches!(file.live(), Some(Live::Stream(_)))
-            && stream.and_then(|stream| stream.ends()) == Some(ends)
-    };
-    let (file, companion) = handover_parent::find(is_it)?;
-    handover_parent::leave_stream_too(&file, companion.as_raw_fd(), theirs)
 }
 
 /// A stream that moves: no thread of this process uses the kernel's socket meanwhile.
@@ -449,12 +473,18 @@ pub unsafe fn setsockopt(
 
 /// shutdown(2): the kernel's, as its end is then not that of both directions.
 pub fn shutdown(file: &Ref, fd: c_int, how: c_int) -> c_int {
-    if matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR) {
-        leave(file, fd);
+    if matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR)
+        && !file.is_kernel_owned()
+        && let Some(_inside) = Inside::enter()
+    {
+        leave_kernels(file);
         if let (Some(Live::Stream(stream)), false) = (file.live(), file.is_kernel_owned())
-            && let Some(_inside) = Inside::enter()
+            && !local_stream_end::leave(file, fd, Some(how))
         {
-            // The peer has closed it already, or does not answer.
+            if local_stream_end::is_pending(file) {
+                return 0;
+            }
+            // The peer has closed it already.
             let _ = stream.shutdown(match how {
                 libc::SHUT_RD => std::net::Shutdown::Read,
                 libc::SHUT_WR => std::net::Shutdown::Write,
@@ -482,11 +512,8 @@ pub unsafe fn write_sender(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) {
     }
 }
 
-/// Whether a call, which sends more than bytes or has these flags, is for the kernel; the stream is its own from then on.
+/// Whether a call, which sends more than bytes or has these flags, is for the kernel; the stream is its own from then on. Not
+/// one that has ended; nor one whose other process is stopped, which is full until that process runs.
 pub fn is_for_kernel(file: &Ref, fd: c_int, flags: c_int, has_more_than_bytes: bool) -> bool {
-    if has_more_than_bytes || flags & libc::MSG_OOB != 0 {
-        leave_inside(file, fd);
-        return true;
-    }
-    false
+    (has_more_than_bytes || flags & libc::MSG_OOB != 0) && leave_inside(file, fd)
 }

@@ -57,7 +57,7 @@ impl LocalUdp {
     /// Whether it has one of these flags.
     #[inline]
     pub fn is(&self, flags: u32) -> bool {
-        self.flags.load(Ordering::Relaxed) & flags != 0
+        self.flags.load(Ordering::Acquire) & flags != 0
     }
 
     pub fn set(&self, flags: u32) {
@@ -67,7 +67,7 @@ impl LocalUdp {
     }
 
     pub fn clear(&self, flags: u32) {
-        self.flags.fetch_and(!flags, Ordering::Relaxed);
+        self.flags.fetch_and(!flags, Ordering::Release);
     }
 
     /// Counts the calling thread until the value is dropped; `None`: the socket is never activated meanwhile.

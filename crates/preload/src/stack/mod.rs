@@ -19,6 +19,7 @@
 //! | [`links`](self::links) | connections to other programs of this machine, over memory |
 //! | [`options`](self::options) | getsockopt, setsockopt |
 //! | [`local_stream`](self::local_stream) | AF_UNIX streams to other programs of this machine, over memory |
+//! | [`local_stream_end`](self::local_stream_end) | AF_UNIX streams become the kernel's again |
 //! | [`handover_parent`](self::handover_parent) | connections that children share: the parent's side |
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`activation`](self::activation) | when and how a socket becomes ours, or the kernel's for good |
@@ -73,6 +74,7 @@ mod iovec;
 mod libc_io;
 mod links;
 mod local_stream;
+mod local_stream_end;
 mod local_stream_state;
 mod local_udp;
 mod not_accelerated;

@@ -1,7 +1,7 @@
 //! What a receive returns, of a datagram or a stream, and how long it waits.
 
 use super::{
-    common::code,
+    common::{code, error},
     file::{Live, Ref},
     follow, local_stream,
     sockets::restart_unless_timeout,
@@ -37,7 +37,7 @@ pub fn receive(
     flags: c_int,
 ) -> Option<io::Result<Received>> {
     // The error queue is the companion's.
-    if flags & libc::MSG_ERRQUEUE != 0 {
+    if flags & libc::MSG_ERRQUEUE != 0 && file.domain != libc::AF_UNIX {
         return None;
     }
     let waits = flags & libc::MSG_DONTWAIT == 0 && !file.is_nonblocking();
@@ -81,9 +81,20 @@ fn receive_local(
         return Some(Err(error));
     }
     match file.live()? {
+        // Urgent data is the kernel's.
+        Live::Stream(_) if flags & libc::MSG_OOB != 0 => Some(Err(error(libc::EINVAL))),
         Live::Stream(stream) => {
-            // It has no meaning for AF_UNIX.
-            Some(receive_stream(inside, stream, fd, buffers, flags & !libc::MSG_TRUNC))
+            // These have no meaning for AF_UNIX.
+            let flags = flags & !(libc::MSG_TRUNC | libc::MSG_ERRQUEUE);
+            let mut got = receive_stream(inside, stream, fd, buffers, flags);
+            if let Ok(got) = &mut got
+                && waits
+                && flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL
+                && file.is_kernel_owned()
+            {
+                got.len += local_stream::receive_rest(inside, fd, buffers, got.len);
+            }
+            Some(got)
         }
         _ => None,
     }

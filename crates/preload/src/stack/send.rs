@@ -83,11 +83,13 @@ unsafe fn send_buffers(
     flags: c_int,
 ) -> Option<io::Result<usize>> {
     if file.domain == libc::AF_UNIX {
-        let is_for_kernel = local_stream::is_for_kernel(file, fd, flags, false);
-        if is_for_kernel || !to.address.is_null() && to.len > 0 {
+        if local_stream::is_for_kernel(file, fd, flags, false) {
             return None;
         }
         local_stream::before_call(file, fd);
+        if !to.address.is_null() && to.len > 0 {
+            return file.live().map(|_| Err(error(libc::EISCONN)));
+        }
     }
     // A part of a datagram: our stack sends whole ones only.
     if flags & libc::MSG_MORE != 0

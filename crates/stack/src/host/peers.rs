@@ -15,7 +15,7 @@ mod local_streams;
 pub(super) mod shares;
 
 pub use local_streams::{
-    LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    Asked, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
     serve_local_streams, stream_ends, stream_names,
 };
 
@@ -30,6 +30,7 @@ use crate::{
     thread::{Thread, serve},
     time,
     unix::{self, message},
+    wire::MacAddr,
 };
 use std::{
     io,
@@ -115,7 +116,7 @@ struct Shared {
     published: Mutex<Vec<Published>>,
     /// The names of sockets that take datagrams.
     names: Mutex<Vec<Arc<Rendezvous>>>,
-    links: Mutex<Vec<(i32, Link)>>,
+    links: Mutex<Vec<Joined>>,
     /// Held while a link is made.
     joining: Mutex<()>,
     /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
@@ -128,6 +129,15 @@ struct Shared {
     handing_over: Mutex<Vec<(SocketAddr, SocketAddr)>>,
     /// What this process has had of AF_UNIX streams that it leaves to the kernel.
     leaving: Mutex<Vec<local_streams::Leaving>>,
+}
+
+/// A link to a process.
+struct Joined {
+    pid: i32,
+    link: Link,
+    /// The link-layer addresses of this end and of the other one. Two processes may have several links, as each may make
+    /// one, and one may be about to end.
+    macs: [MacAddr; 2],
 }
 
 struct Published {
@@ -313,18 +323,23 @@ impl Peers {
         }
         let _one_at_a_time = lock(&self.shared.joining);
         let mut links = lock(&self.shared.links);
-        links.retain(|(_, link)| host.inet().has_link(link.0));
-        if let Some((_, link)) = links.iter().find(|(of, _)| *of == pid) {
-            return Some(*link);
+        links.retain(|it| host.inet().has_link(it.link.0));
+        // The last one: an earlier one may be about to end.
+        if let Some(known) = links.iter().rfind(|it| it.pid == pid) {
+            return Some(known.link);
         }
         if links.len() >= MOST_LINKS {
             return None;
         }
         // The thread needs them: the other process may be this one.
         drop(links);
-        let joined = cable::join(socket, pid).and_then(|cable| host.add_link(cable));
-        let link = joined.inspect_err(|_| self.set_slow(pid)).ok()?;
-        lock(&self.shared.links).push((pid, link));
+        let joined = cable::join(socket, pid).and_then(|cable| {
+            let macs = cable.macs();
+            Ok(Joined { pid, link: host.add_link(cable)?, macs })
+        });
+        let joined = joined.inspect_err(|_| self.set_slow(pid)).ok()?;
+        let link = joined.link;
+        lock(&self.shared.links).push(joined);
         // The thread looks at it from now on.
         sys::signal(self.shared.changed.as_raw_fd());
         Some(link)
@@ -498,8 +513,8 @@ impl Shared {
         let Some(inner) = self.host.upgrade() else { return };
         let host = Host { inner };
         let mut links = lock(&self.links);
-        links.retain(|(_, link)| host.inet().has_link(link.0));
-        let numbers: Vec<_> = links.iter().map(|(_, link)| link.0).collect();
+        links.retain(|it| host.inet().has_link(it.link.0));
+        let numbers: Vec<_> = links.iter().map(|it| it.link.0).collect();
         drop(links);
         for number in idle.look(host.inet(), &numbers) {
             let is_it = |known: &Reached| matches!(known, Reached::Over(link) if link.0 == number);
@@ -514,10 +529,11 @@ impl Shared {
             return;
         }
         // Without it the other process finds no way, and connects by the kernel.
+        let macs = cable.macs();
         if let Ok(link) = host.add_link(cable) {
             let mut links = lock(&self.links);
-            links.retain(|(_, link)| host.inet().has_link(link.0));
-            links.push((pid, link));
+            links.retain(|it| host.inet().has_link(it.link.0));
+            links.push(Joined { pid, link, macs });
         }
     }
 
@@ -622,7 +638,7 @@ impl Shared {
 
     fn pid_of(&self, link: u32) -> Option<u32> {
         let links = lock(&self.links);
-        links.iter().find(|(_, known)| known.0 == link).map(|(pid, _)| pid.cast_unsigned())
+        links.iter().find(|it| it.link.0 == link).map(|it| it.pid.cast_unsigned())
     }
 }
 

@@ -64,6 +64,11 @@ pub trait Source: Send + Sync {
     /// Whether the socket is closed.
     fn is_closed(&self) -> bool;
 
+    /// Whether another owner, the kernel, has the socket: then it reports nothing here.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+
     /// The id of the NAPI context that the last packet came from.
     fn napi(&self) -> Option<NapiId>;
 

@@ -61,6 +61,10 @@ impl Source for OwnEvents {
         self.0.upgrade().is_none_or(|source| source.is_closed())
     }
 
+    fn is_elsewhere(&self) -> bool {
+        self.0.upgrade().is_some_and(|source| source.is_elsewhere())
+    }
+
     fn napi(&self) -> Option<NapiId> {
         self.0.upgrade()?.napi()
     }

@@ -18,6 +18,9 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering},
 };
 
+/// The bits that say how events are reported, not which.
+const MODES: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLWAKEUP) as u32;
+
 impl EpollSet {
     /// Adds an inactive file: its companion, by the kernel's own rules.
     ///
@@ -175,7 +178,7 @@ impl EpollSet {
         }
         let Half::Ours(source) = member.half else { return Ok(()) };
         let source = source.upgrade().ok_or_else(|| error(libc::ENOENT))?;
-        self.ours.remove_source(&source, tag(fd))
+        self.ours.remove_source(&source, tag(fd)).map(drop)
     }
 
     /// The file `id` is deactivated and replaced by `new`: its members go back to the kernel's half, with its
@@ -186,12 +189,13 @@ impl EpollSet {
         for key in renamed {
             let Some(mut member) = members.remove(&key) else { continue };
             if let Half::Ours(source) = &member.half {
-                if let Some(source) = source.upgrade() {
-                    // It cannot fail: it is a member.
-                    let _ = self.ours.remove_source(&source, tag(key.1));
-                }
+                // It cannot fail: it is a member.
+                let removed = source.upgrade().map(|it| self.ours.remove_source(&it, tag(key.1)));
                 self.inactive.fetch_add(1, Ordering::Relaxed);
-                let mut event = epoll_event { events: member.events, u64: member.data };
+                // A one-shot member that was reported waits to be armed again.
+                let is_armed = !matches!(removed, Some(Ok(false)));
+                let events = if is_armed { member.events } else { member.events & MODES };
+                let mut event = epoll_event { events, u64: member.data };
                 if let Some(kernel) = self.kernel() {
                     // If the descriptor is closed, it was the last one that could have named it.
                     // SAFETY: valid for the call.
@@ -246,11 +250,15 @@ impl EpollSet {
         }
     }
 
-    /// Whether no other process shares the kernel's instance with the members of file `id`, all of which are in it.
+    /// Whether no other process shares the kernel's instance with the members of file `id`, all of which are in it, and
+    /// armed: of a one-shot member only the kernel knows.
     pub fn has_alone(&self, id: usize) -> bool {
         let members = lock(&self.members);
         let mut its = members.iter().filter(|(key, _)| key.0 == id);
-        its.all(|(_, member)| matches!(member.half, Half::Kernel) && !member.shared)
+        its.all(|(_, member)| {
+            let is_one_shot = member.events & libc::EPOLLONESHOT as u32 != 0;
+            matches!(member.half, Half::Kernel) && !member.shared && !is_one_shot
+        })
     }
 
     /// The file `id` is closed.

@@ -194,19 +194,23 @@ unsafe fn wait(
     let mut mixed = MixedSet::of(entries.iter().copied(), Some(counting), waits, kernel_waits)?;
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
-    let result = deadline.and_then(|deadline| {
-        let mut result = mixed.wait(&inside, deadline, mask);
-        while result.is_ok()
-            && mixed.has_moved()
-            && let Some(anew) =
-                MixedSet::of(entries.iter().copied(), Some(counting), waits, kernel_waits)
-        {
+    let result = match deadline {
+        Ok(deadline) => loop {
+            let result = mixed.wait(&inside, deadline, mask);
+            if result.is_err() || !mixed.has_moved() {
+                left(deadline);
+                break result;
+            }
+            let asked = entries.iter().copied();
+            let Some(anew) = MixedSet::of(asked, Some(counting), waits, kernel_waits) else {
+                // The caller waits as long as is left.
+                left(deadline);
+                return None;
+            };
             std::mem::replace(&mut mixed, anew).recycle();
-            result = mixed.wait(&inside, deadline, mask);
-        }
-        left(deadline);
-        result
-    });
+        },
+        Err(error) => Err(error),
+    };
     let result = result.and_then(|()| {
         if mixed.found().any(|(_, events)| events & libc::POLLNVAL != 0) {
             return Err(error(libc::EBADF));

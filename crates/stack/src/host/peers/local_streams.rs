@@ -4,10 +4,14 @@
 //! The process that has connected asks the one that has accepted. Each makes sure that none of its threads uses the
 //! kernel's socket; then all that the peer has sent by the kernel is there. The one that is asked answers, and gives the
 //! kernel's socket up once the other one says so: before that each can go back.
+//!
+//! Either process leaves it. It asks the other one, which may be stopped: until that one answers, nothing has changed. Then
+//! both stop the stream, exchange what they have received and not read, and send by the kernel what the peer has not read.
+//! Neither goes on before both have done so.
 
 use super::{
-    Answer, HAND_OVER_PATIENCE, LEAVE_STREAM, MOVE_STREAM, PATIENCE, Peers, REQUEST, Received,
-    Shared, control_name, ends_of, send_received, write,
+    Answer, DONE, Joined, LEAVE_STREAM, MOVE_STREAM, PATIENCE, Peers, REQUEST, Received, Shared,
+    control_name, ends_of, send_received, write,
 };
 use crate::{
     Link,
@@ -18,34 +22,36 @@ use crate::{
         xdp::netlink::{Request, Socket},
     },
     sync::lock,
+    sys,
     unix::{self, message},
+    wire::MacAddr,
 };
 use std::{
     io,
     net::SocketAddr,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// The answers of both processes before a stream moves.
 const READY: u8 = b'R';
 const GO: u8 = b'G';
 
-/// How long what this process had of a stream is kept for the other process, which may leave it at the same time.
-const KEPT: Duration = Duration::from_secs(2);
+/// The send buffer of a connection over which a stream is left: all of its data fits into it, so that no send waits.
+const LEAVE_BUFFER: i32 = 1 << 20;
 
 /// Moves the stream with these ends, local and remote, to a link, at the request of its other process. The last function
 /// answers that this process is ready, and returns whether the other one goes on.
 pub type MoveStream = fn(&Host, (SocketAddr, SocketAddr), Link, &mut dyn FnMut() -> bool) -> bool;
 
-/// Gives the stream with these ends back to the kernel, at the request of its other process, which has left this.
-/// `None`: not now.
-pub type LeaveStream = fn((SocketAddr, SocketAddr), &Left) -> Option<Left>;
+/// Gives the stream with these ends back to the kernel, at the request of its other process, which has left this. The last
+/// function tells that process what this one had, once the kernel has what this one had to send, and returns when the
+/// other one has sent, too. False: not now.
+pub type LeaveStream = fn((SocketAddr, SocketAddr), &Left, &mut dyn FnMut(&Left)) -> bool;
 
 static SERVED: OnceLock<(MoveStream, LeaveStream)> = OnceLock::new();
 
@@ -55,11 +61,78 @@ pub fn serve_local_streams(moves: MoveStream, leaves: LeaveStream) {
     let _ = SERVED.set((moves, leaves));
 }
 
-/// What this process has had of a stream that it leaves to the kernel.
+/// How long a process waits until the other one has sent what it had to send. It may have been stopped in that moment: then
+/// its part comes when it runs.
+const SENT: Duration = Duration::from_secs(1);
+
+/// A stream that this process is leaving: what it had, and what the other process had, if that one asks at the same time.
 pub(super) struct Leaving {
     ends: (SocketAddr, SocketAddr),
     had: Left,
-    since: Instant,
+    asks_too: Option<(Left, OwnedFd)>,
+}
+
+/// What the other process had of a stream that both leave.
+pub(crate) struct Exchanged {
+    pub(crate) theirs: Left,
+    /// It has asked at the same time, by this.
+    asks_too: Option<OwnedFd>,
+}
+
+impl Exchanged {
+    /// This process has sent what it had to send; waits until the other one has.
+    pub(crate) fn finish(&self, asked: &Asked) {
+        let by = self.asks_too.as_ref().unwrap_or(&asked.0);
+        for socket in [Some(&asked.0), self.asks_too.as_ref()].into_iter().flatten() {
+            let _ = message::send(socket.as_fd(), &[DONE], &[], libc::MSG_DONTWAIT);
+        }
+        wait_until_sent(by);
+    }
+}
+
+fn wait_until_sent(by: &OwnedFd) {
+    let _ = unix::set_timeouts(by, SENT);
+    // Nothing depends on it but the moment at which the data is there.
+    let _ = message::receive(by.as_fd(), &mut [0; 1]);
+}
+
+/// The other process of a stream has been asked to leave it.
+#[derive(Debug)]
+pub struct Asked(OwnedFd);
+
+impl Asked {
+    /// Whether the other process is ready, within `limit`.
+    ///
+    /// # Errors
+    /// `WouldBlock`: it must be asked again.
+    pub fn is_ready(&self, limit: Duration) -> io::Result<bool> {
+        let mut entry = [libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        if sys::poll_all(&mut entry, Some(limit)) <= 0 {
+            return Ok(false);
+        }
+        let mut answer = [0; 1];
+        match message::receive(self.0.as_fd(), &mut answer) {
+            Ok((1, _)) if answer[0] == READY => Ok(true),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Tells the other process what this one had. Returns what that one had, however long it is stopped meanwhile.
+    fn exchange(&self, ours: &Left) -> io::Result<Left> {
+        let ours = Received { next: ours.next, data: ours.unread.clone() };
+        send_received(&self.0, &ours)?;
+        unix::set_timeouts(&self.0, Duration::ZERO)?;
+        match super::answer_on(&self.0)? {
+            Answer::NotAccepted(Received { next, data }) => Ok(Left { next, unread: data }),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+impl AsFd for Asked {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// A stream is published under its connected socket's inode number.
@@ -200,6 +273,11 @@ impl Peers {
         let Some(pid) = self.shared.pid_of(link.0) else { return Ok(false) };
         let socket = connect(pid, PATIENCE)?;
         request(&socket, MOVE_STREAM, (ends.1, ends.0))?;
+        let links = lock(&self.shared.links);
+        let known = links.iter().find(|it| it.link == link).map(|it| it.macs[0]);
+        drop(links);
+        // Both must mean the same one.
+        message::send(socket.as_fd(), &known.ok_or(io::ErrorKind::NotConnected)?.0, &[], 0)?;
         let mut answer = [0; 1];
         if message::receive(socket.as_fd(), &mut answer)?.0 != 1 || answer[0] != READY {
             return Ok(false);
@@ -211,33 +289,45 @@ impl Peers {
         Ok(true)
     }
 
-    /// This process leaves a stream to the kernel: has the other one leave it, too. Returns what that one had.
+    /// Asks the other process of a stream to leave it, too.
     ///
     /// # Errors
-    /// `TimedOut`: it does not do so; those of reaching it.
-    pub(crate) fn leave_both(
+    /// `WouldBlock`: it takes no requests now; those of reaching it.
+    pub(crate) fn ask_to_leave(
         &self,
         link: u32,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) -> io::Result<Asked> {
+        let pid = self.shared.pid_of(link).ok_or(io::ErrorKind::NotConnected)?;
+        let socket = connect(pid, PATIENCE)?;
+        sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, LEAVE_BUFFER)?;
+        match request(&socket, LEAVE_STREAM, (remote, local)) {
+            Ok(()) => Ok(Asked(socket)),
+            // This process was stopped meanwhile, and the other one did not wait for so long.
+            Err(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// This process leaves a stream, which does not change meanwhile. Returns what the other one had.
+    ///
+    /// # Errors
+    /// `WouldBlock`: not now.
+    pub(crate) fn leave_both(
+        &self,
+        asked: &Asked,
         ends: (SocketAddr, SocketAddr),
         ours: &Left,
-    ) -> Result<Left, Failed<io::Error>> {
-        let pid = self.shared.pid_of(link);
-        let pid = pid.ok_or_else(|| Failed::Stays(io::ErrorKind::NotConnected.into()))?;
-        let now = Instant::now();
-        let mut leaving = lock(&self.shared.leaving);
-        leaving.retain(|it| now - it.since < KEPT && it.ends != ends);
-        leaving.push(Leaving { ends, had: ours.clone(), since: now });
-        drop(leaving);
-        let result = loop {
-            match ask_to_leave(pid, (ends.1, ends.0), ours) {
-                Ok(Some(theirs)) => return Ok(theirs),
-                Ok(None) if now.elapsed() < HAND_OVER_PATIENCE => sleep(Duration::from_millis(1)),
-                Ok(None) => break Err(Failed::Stays(io::ErrorKind::TimedOut.into())),
-                Err(error) => break Err(error),
-            }
-        };
-        lock(&self.shared.leaving).retain(|it| it.ends != ends);
-        result
+    ) -> Result<Exchanged, Failed<io::Error>> {
+        let leaving = Leaving { ends, had: ours.clone(), asks_too: None };
+        lock(&self.shared.leaving).push(leaving);
+        let theirs = asked.exchange(ours).ok();
+        let mut all = lock(&self.shared.leaving);
+        let at = all.iter().position(|it| it.ends == ends);
+        let (told, asks_too) = at.and_then(|at| all.swap_remove(at).asks_too).unzip();
+        match theirs.or(told) {
+            Some(theirs) => Ok(Exchanged { theirs, asks_too }),
+            None => Err(Failed::Stays(io::ErrorKind::WouldBlock.into())),
+        }
     }
 }
 
@@ -262,23 +352,6 @@ fn request(
     message::send(socket.as_fd(), &request, &[], 0).map(drop)
 }
 
-/// `None`: not now.
-fn ask_to_leave(
-    pid: u32,
-    ends: (SocketAddr, SocketAddr),
-    ours: &Left,
-) -> Result<Option<Left>, Failed<io::Error>> {
-    let socket = connect(pid, HAND_OVER_PATIENCE).map_err(Failed::Stays)?;
-    // From now on the other process may leave it, whether its answer comes or not.
-    request(&socket, LEAVE_STREAM, ends).map_err(Failed::Lost)?;
-    let ours = Received { next: ours.next, data: ours.unread.clone() };
-    send_received(&socket, &ours).map_err(Failed::Lost)?;
-    match super::answer_on(&socket).map_err(Failed::Lost)? {
-        Answer::NotAccepted(Received { next, data }) => Ok(Some(Left { next, unread: data })),
-        _ => Ok(None),
-    }
-}
-
 impl Shared {
     /// Answers a request about a stream.
     pub(super) fn answer_about_stream(
@@ -291,20 +364,38 @@ impl Shared {
         let Some((moves, leaves)) = SERVED.get() else { return Ok(()) };
         if kind == MOVE_STREAM {
             let pid = unix::peer(socket.as_fd())?.0;
-            let link = lock(&self.links).iter().find(|(of, _)| *of == pid).map(|(_, link)| *link);
+            let mut theirs = MacAddr::default();
+            message::receive(socket.as_fd(), &mut theirs.0)?;
+            let is_it = |it: &&Joined| it.pid == pid && it.macs[1] == theirs;
+            let link = lock(&self.links).iter().find(is_it).map(|it| it.link);
             let Some((link, inner)) = link.zip(self.host.upgrade()) else { return Ok(()) };
             moves(&Host { inner }, ends, link, &mut || other_goes_on(socket));
             return Ok(());
         }
+        sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, LEAVE_BUFFER)?;
+        message::send(socket.as_fd(), &[READY], &[], 0)?;
         let theirs = match super::answer_on(socket)? {
             Answer::NotAccepted(Received { next, data }) => Left { next, unread: data },
             _ => return Ok(()),
         };
-        let had = lock(&self.leaving).iter().find(|it| it.ends == ends).map(|it| it.had.clone());
-        let had = had.or_else(|| leaves(ends, &theirs));
-        match had {
-            Some(had) => send_received(socket, &Received { next: had.next, data: had.unread }),
-            None => message::send(socket.as_fd(), &[super::NOT_NOW], &[], 0).map(drop),
+        let answer = |had: &Left| {
+            let had = Received { next: had.next, data: had.unread.clone() };
+            // The other process waits for it, unless it has ended.
+            let _ = send_received(socket, &had);
+        };
+        if let Some(it) = lock(&self.leaving).iter_mut().find(|it| it.ends == ends) {
+            it.asks_too = Some((theirs, socket.try_clone()?));
+            answer(&it.had);
+            return Ok(());
+        }
+        let left = leaves(ends, &theirs, &mut |had| {
+            answer(had);
+            let _ = message::send(socket.as_fd(), &[DONE], &[], libc::MSG_DONTWAIT);
+            wait_until_sent(socket);
+        });
+        match left {
+            true => Ok(()),
+            false => message::send(socket.as_fd(), &[super::NOT_NOW], &[], 0).map(drop),
         }
     }
 }

@@ -3,8 +3,8 @@
 //! takes the name over when that one has gone.
 
 use super::{
-    DONE, GROUP, HAND_OVER_PATIENCE, JOIN, NOT_NOW, PATIENCE, Peers, Published, Shared, TCP,
-    addresses_for, canonical, name_of, names_for, request,
+    DONE, GROUP, HAND_OVER_PATIENCE, JOIN, Joined, NOT_NOW, PATIENCE, Peers, Published, Shared,
+    TCP, addresses_for, canonical, name_of, names_for, request,
 };
 use crate::{
     host::{Host, Link, workers::Group},
@@ -109,9 +109,8 @@ impl Peers {
 
     /// The link to a process of a group, made if there is none yet.
     pub(super) fn link_to_process(&self, host: &Host, pid: u32, group: &Group) -> Option<Link> {
-        let is_it =
-            |(of, link): &&(i32, Link)| of.cast_unsigned() == pid && host.inet().has_link(link.0);
-        let known = lock(&self.shared.links).iter().find(is_it).map(|(_, link)| *link);
+        let is_it = |it: &&Joined| it.pid.cast_unsigned() == pid && host.inet().has_link(it.link.0);
+        let known = lock(&self.shared.links).iter().rfind(is_it).map(|it| it.link);
         if self.is_slow(pid.cast_signed()) || known.is_some() {
             return known.filter(|_| !self.is_slow(pid.cast_signed()));
         }

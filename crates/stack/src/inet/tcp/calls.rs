@@ -310,6 +310,9 @@ impl Connection {
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
         let low = self.notsent_low_water();
+        if self.is_local_stream {
+            return self.buffer.is_writable() && self.room_at_peer() > self.snd_mss as usize / 2;
+        }
         self.buffer.is_writable() && (low == u32::MAX || self.unsent() < low.div_ceil(2) as usize)
     }
 
@@ -321,6 +324,9 @@ impl Connection {
         if low == u32::MAX {
             return usize::MAX;
         }
+        if self.is_local_stream {
+            return self.room_at_peer();
+        }
         // `tcp_xmit_size_goal`: no larger than half of the largest window the peer ever offered.
         let large = match self.snd_wnd_max {
             0 => LARGE_SEGMENT,
@@ -329,6 +335,12 @@ impl Connection {
         };
         let segment = (large / self.snd_mss).max(1) * self.snd_mss;
         (low as usize).next_multiple_of(segment as usize).saturating_sub(self.unsent())
+    }
+
+    /// How many more bytes the peer has room for, and a segment that waits for room: its acknowledgment wakes the sender.
+    fn room_at_peer(&self) -> usize {
+        let (most, end) = (self.snd_una + self.snd_wnd + self.snd_mss, self.buffer.end());
+        if end.before(most) { (most - end) as usize } else { 0 }
     }
 
     #[inline]

@@ -122,6 +122,11 @@ impl Flow {
         Ok(port_ref)
     }
 
+    /// Nothing more is taken to be sent.
+    pub(crate) fn hold_sends(&self) {
+        self.core.lock().connection.buffer.hold();
+    }
+
     /// Ends a connection that no program has accepted, without a word to the peer. Returns what has been received: the
     /// number after it, and the data.
     ///

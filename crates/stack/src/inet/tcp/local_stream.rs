@@ -31,12 +31,13 @@ const FIRST: Seq = Seq(1);
 /// Windows are counted in units of 128 bytes.
 const SHIFT: u8 = 7;
 
-/// What may be sent before the first window is known.
-const FIRST_WINDOW: u32 = 32 * 1024;
+/// The size of either buffer. What both hold is a segment more, as no more is taken than the peer has room for: so a process
+/// that is killed has sent all but a segment. It is as much as a kernel's socket holds with its usual buffer, and fits into
+/// the largest that any user may have, should the kernel have it again.
+const BUFFER: u32 = 248 * 1024;
 
-/// The sizes of the buffers: what both hold must fit into the kernel's buffer, should the kernel have it again.
-const SEND_BUFFER: u32 = 112 * 1024;
-const RECEIVE_BUFFER: u32 = 112 * 1024;
+/// What may be sent before the first window is known: the buffer less what was received by the kernel.
+const FIRST_WINDOW: u32 = 216 * 1024;
 
 /// The networks of the ends: nothing else has addresses there, as the kernel knows nothing of these connections.
 const CONNECTED: [u8; 2] = [127, 85];
@@ -122,8 +123,10 @@ impl Inet {
     fn local_connection(&self, first: Seq, mss: u16, now: Instant) -> Connection {
         let options = TcpOptions {
             nodelay: true,
-            send_buffer: SEND_BUFFER,
-            receive_buffer: RECEIVE_BUFFER,
+            send_buffer: BUFFER,
+            receive_buffer: BUFFER,
+            // Any limit: see `may_queue`.
+            notsent_low_water: u32::MAX - 1,
             ..TcpOptions::default()
         };
         let shared = &self.tcp.shared;

@@ -156,6 +156,11 @@ impl SendBuffer {
         self.max = self.limit;
     }
 
+    /// Takes no more.
+    pub(super) fn hold(&mut self) {
+        (self.limit, self.max) = (0, 0);
+    }
+
     /// The connection is made: the limit becomes what Linux's buffer has for its first windows, overhead included
     /// (`tcp_sndbuf_expand`).
     pub(super) fn expand(&mut self, mss: u32, window: u32) {

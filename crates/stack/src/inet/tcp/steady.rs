@@ -51,7 +51,7 @@ impl Connection {
             && self.timestamps
             && self.snd_una == self.snd_nxt
             && self.snd_wnd_max >= 2 * self.snd_mss
-            && self.may_queue() == usize::MAX
+            && self.may_queue() >= 2 * self.snd_mss as usize
             && self.probe_at == NEVER
             && self.stuck_since == NEVER
             && self.tail_probe.is_none()

@@ -77,6 +77,11 @@ impl ProcessCable {
         self.end.clone().map(Ports::new)
     }
 
+    /// The link-layer addresses of this end and of the other one.
+    pub(crate) fn macs(&self) -> [MacAddr; 2] {
+        [self.info.mac, self.peer]
+    }
+
     /// The link-layer address of the other end.
     pub(crate) fn peer_mac(&self) -> MacAddr {
         self.peer

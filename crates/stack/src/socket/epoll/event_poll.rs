@@ -109,8 +109,9 @@ impl Item {
         self.data.store(data, Ordering::Release);
     }
 
-    pub(super) fn clear_interest(&self) {
-        self.interest.store(0, Ordering::Release);
+    /// Returns what it was.
+    pub(super) fn clear_interest(&self) -> Events {
+        Events(self.interest.swap(0, Ordering::AcqRel))
     }
 
     pub(super) fn interest(&self) -> Events {
@@ -330,7 +331,7 @@ impl EventPoll {
                 continue;
             };
             let interest = item.interest();
-            let found = source.readiness().reported(interest);
+            let found = reported(&*source, interest);
             if interest.is_empty() || found.is_empty() {
                 continue;
             }
@@ -364,7 +365,7 @@ impl EventPoll {
             let front = lock(&self.ready).items.front().cloned();
             let Some(item) = front else { return false };
             let ready = item.source.upgrade().is_some_and(|source| {
-                !source.is_closed() && !source.readiness().reported(item.interest()).is_empty()
+                !source.is_closed() && !reported(&*source, item.interest()).is_empty()
             });
             if ready {
                 return true;
@@ -396,6 +397,15 @@ impl EventPoll {
         for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
             watch.closed();
         }
+    }
+}
+
+/// What a set reports of a member. One that has another owner seems to hang up: its next owner's events come instead.
+fn reported(source: &dyn Source, interest: Events) -> Events {
+    let found = source.readiness().reported(interest);
+    match found.has(Events::HANGUP) && source.is_elsewhere() {
+        true => Events::default(),
+        false => found,
     }
 }
 

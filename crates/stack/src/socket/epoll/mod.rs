@@ -162,22 +162,23 @@ impl Epoll {
     /// # Errors
     /// ENOENT if it is not a member.
     pub fn remove(&self, socket: &dyn Socket) -> io::Result<()> {
-        self.remove_source(&socket.shared_source(), 0)
+        self.remove_source(&socket.shared_source(), 0).map(drop)
     }
 
-    /// The same for a source under a tag.
+    /// The same for a source under a tag. Returns whether it could still report events: a one-shot member that was reported
+    /// cannot.
     ///
     /// # Errors
     /// ENOENT if it is not a member under that tag.
     #[doc(hidden)]
-    pub fn remove_source(&self, source: &Arc<dyn Source>, tag: u64) -> io::Result<()> {
+    pub fn remove_source(&self, source: &Arc<dyn Source>, tag: u64) -> io::Result<bool> {
         let item = self.member(source, tag)?;
-        item.clear_interest();
+        let was_armed = !item.clear_interest().is_empty();
         lock(&self.set.items).remove(&key(&item.source, tag));
         self.set.remove_counting(&item);
         let watch: Arc<dyn Watch> = item;
         source.unwatch(&watch);
-        Ok(())
+        Ok(was_armed)
     }
 
     fn member(&self, source: &Arc<dyn Source>, tag: u64) -> io::Result<Arc<Item>> {

@@ -106,19 +106,18 @@ impl Endpoint {
         Snapshot(self.state.load(Ordering::Acquire))
     }
 
-    /// Stores the readiness that was read from the flow after `snapshot`, unless an event has come since.
-    pub(super) fn set_ready(&self, snapshot: Snapshot, ready: Ready) {
+    /// Stores the readiness that was read from the flow after `snapshot`, unless an event has come since. Returns whether
+    /// none has.
+    pub(super) fn set_ready(&self, snapshot: Snapshot, ready: Ready) -> bool {
         let seen = snapshot.0 & !READY | u64::from(ready.0);
-        if seen != snapshot.0 {
-            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-            let _ = self.state.compare_exchange(snapshot.0, seen, done, failed);
-        }
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        seen == snapshot.0 || self.state.compare_exchange(snapshot.0, seen, done, failed).is_ok()
     }
 
     /// Clears `ready`, none of which held on the flow after `snapshot`, unless an event has come since.
     #[inline]
     pub(super) fn clear_ready(&self, snapshot: Snapshot, ready: Ready) {
-        self.set_ready(snapshot, Ready((snapshot.0 & READY) as u8 & !ready.0));
+        let _ = self.set_ready(snapshot, Ready((snapshot.0 & READY) as u8 & !ready.0));
     }
 
     /// Whether an acknowledgment waits for the receiver's answer. Clears the flag.

@@ -86,6 +86,7 @@ impl TcpStream {
                 let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
             }
             finish(kernel, state);
+            self.0.set_elsewhere();
             on_handed_over();
             Ok(())
         });

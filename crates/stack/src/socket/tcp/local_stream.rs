@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     Host, Link,
+    host::Asked,
     inet::tcp::{Failed, Left, RepairState},
     socket::{options::errno, waiting::WaitOptions},
     sys::{get_option, set_option},
@@ -48,26 +49,42 @@ impl TcpStream {
         }
     }
 
-    /// Gives the stream back to the kernel's socket `kernel`, at both ends. `on_left` is called when the kernel has it.
-    /// Waiting and later calls on this socket fail with `error`.
+    /// Asks the other process to leave the stream to the kernel together with this one.
     ///
     /// # Errors
-    /// EINVAL: it has ended. ETIMEDOUT: the other process does not do its part. Then it goes on here.
+    /// EINVAL: it has ended. `WouldBlock`: that process takes no requests now; those of reaching it.
+    #[doc(hidden)]
+    pub fn ask_to_leave(&self) -> io::Result<Asked> {
+        let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
+        let peers = self.0.host.peers().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+        peers.ask_to_leave(flow.link(), (flow.local(), flow.remote()))
+    }
+
+    /// Gives the stream back to the kernel's socket `kernel`, at both ends; the other process is ready. `on_left` is called
+    /// when the kernel has it. Waiting and later calls on this socket fail with `error`.
+    ///
+    /// # Errors
+    /// EINVAL: it has ended. `WouldBlock`: not now. Then it goes on here.
     #[doc(hidden)]
     pub fn leave_local_stream(
         &self,
+        asked: &Asked,
         kernel: BorrowedFd<'_>,
         error: i32,
         on_left: impl FnOnce(),
     ) -> io::Result<()> {
-        self.leave(kernel, error, on_left, |link, ends, ours| {
+        self.leave(error, on_left, |state, ours| {
             let peers = self.0.host.peers();
             let peers = peers.ok_or_else(|| Failed::Stays(errno(libc::EOPNOTSUPP)))?;
-            peers.leave_both(link, ends, ours)
+            let exchanged = peers.leave_both(asked, (state.local, state.remote), ours)?;
+            write_all(kernel, &exchanged.theirs, state).map_err(Failed::Lost)?;
+            exchanged.finish(asked);
+            Ok(())
         })
     }
 
-    /// The same at the request of the other process, which has left `theirs`. Returns what this end had.
+    /// The same at the request of the other process, which has left `theirs`. `answer` gets what this end had, once it has
+    /// sent what it had to send.
     ///
     /// # Errors
     /// As there.
@@ -77,38 +94,45 @@ impl TcpStream {
         kernel: BorrowedFd<'_>,
         error: i32,
         theirs: &Left,
+        answer: &mut dyn FnMut(&Left),
         on_left: impl FnOnce(),
-    ) -> io::Result<Left> {
-        let mut left = Left::default();
-        self.leave(kernel, error, on_left, |_, _, ours| {
-            left = ours.clone();
-            Ok(theirs.clone())
-        })?;
-        Ok(left)
+    ) -> io::Result<()> {
+        self.leave(error, on_left, |state, ours| {
+            write_all(kernel, theirs, state).map_err(Failed::Lost)?;
+            answer(ours);
+            Ok(())
+        })
     }
 
     fn leave(
         &self,
-        kernel: BorrowedFd<'_>,
         error: i32,
         on_left: impl FnOnce(),
-        exchange: impl FnOnce(u32, (SocketAddr, SocketAddr), &Left) -> Result<Left, Failed<io::Error>>,
+        exchange: impl FnOnce(&RepairState, &Left) -> Result<(), Failed<io::Error>>,
     ) -> io::Result<()> {
         let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
-        let link = flow.link();
         let mut pass = pass();
         let handed = flow.hand_over(error, &mut pass, |state| {
             if state.read_shut || state.write_shut {
                 return Err(Failed::Stays(errno(libc::EINVAL)));
             }
             let ours = Left { next: state.rcv_nxt, unread: state.unread.clone() };
-            let theirs = exchange(link, (state.local, state.remote), &ours)?;
-            write_all(kernel, &theirs, state).map_err(Failed::Lost)?;
+            exchange(state, &ours)?;
+            self.0.set_elsewhere();
             on_left();
             Ok(())
         });
         pass.wake.wake_all();
         handed.map(drop)
+    }
+
+    /// From now on nothing can be sent: the stream is being left, and what is sent is the kernel's. A caller that waits for
+    /// room waits until it has been left.
+    #[doc(hidden)]
+    pub fn hold_sends(&self) {
+        if let Some(flow) = self.0.connection() {
+            flow.hold_sends();
+        }
     }
 }
 
@@ -122,9 +146,13 @@ fn write_all(kernel: BorrowedFd<'_>, theirs: &Left, state: &RepairState) -> io::
     }
     let size = get_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
     make_room(kernel, size, len)?;
-    write_queue(kernel, &theirs.unread)?;
-    write_queue(kernel, sent)?;
-    write_queue(kernel, &state.unsent)?;
+    for part in [&*theirs.unread, sent, &*state.unsent] {
+        match write_queue(kernel, part) {
+            // The peer has closed its socket already: it reads nothing any more.
+            Err(closed) if closed.raw_os_error() == Some(libc::EPIPE) => break,
+            written => written?,
+        }
+    }
     // The kernel doubles it.
     let _ = set_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF, size / 2);
     Ok(())

@@ -88,6 +88,8 @@ pub(super) struct Inner {
     /// The [`Events`] of a shutdown before there was a connection.
     shut: AtomicU32,
     closed: AtomicBool,
+    /// The kernel has the connection.
+    elsewhere: AtomicBool,
     pub(super) values: Mutex<Values>,
     /// The address that bind(2) gave it, kept until close (`SOCK_BINDPORT_LOCK`).
     bound: Mutex<Option<Box<Bound>>>,
@@ -152,6 +154,7 @@ impl TcpStream {
             outcome: AtomicU32::new(PENDING),
             shut: AtomicU32::new(0),
             closed: AtomicBool::new(false),
+            elsewhere: AtomicBool::new(false),
             values: Mutex::new(values),
             bound: Mutex::new(None),
         }))
@@ -458,6 +461,11 @@ impl Inner {
     }
 
     /// The flow of the latest attempt, even if it failed: the error of an aborted attempt is pending there.
+    /// The kernel has the connection from now on.
+    pub(super) fn set_elsewhere(&self) {
+        self.elsewhere.store(true, Ordering::Release);
+    }
+
     fn latest(&self) -> Option<Current<'_>> {
         match self.outcome.load(Ordering::Acquire) & !OUTCOME {
             0 => self.flow.get().map(Current::First),
@@ -684,8 +692,13 @@ impl Source for Inner {
         // A caller that polls the socket waits for more data.
         send_deferred_ack(&self.endpoint, &flow);
         let snapshot = self.endpoint.snapshot();
-        let ready = flow.ready();
-        self.endpoint.set_ready(snapshot, ready);
+        let mut ready = flow.ready();
+        if !self.endpoint.set_ready(snapshot, ready) {
+            // The event may be older than what was read, and a receive looks at it alone.
+            let snapshot = self.endpoint.snapshot();
+            ready = flow.ready();
+            self.endpoint.set_ready(snapshot, ready);
+        }
         events(ready)
     }
 
@@ -697,6 +710,10 @@ impl Source for Inner {
 
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.elsewhere.load(Ordering::Acquire)
     }
 
     fn napi(&self) -> Option<NapiId> {
