@@ -460,12 +460,12 @@ impl Inner {
         if outcome & OUTCOME == FAILED { None } else { self.latest() }
     }
 
-    /// The flow of the latest attempt, even if it failed: the error of an aborted attempt is pending there.
     /// The kernel has the connection from now on.
     pub(super) fn set_elsewhere(&self) {
         self.elsewhere.store(true, Ordering::Release);
     }
 
+    /// The flow of the latest attempt, even if it failed: the error of an aborted attempt is pending there.
     fn latest(&self) -> Option<Current<'_>> {
         match self.outcome.load(Ordering::Acquire) & !OUTCOME {
             0 => self.flow.get().map(Current::First),
