@@ -19,8 +19,9 @@ fn change() -> impl Strategy<Value = Change> {
         option::of(any::<u16>()),
         option::of(receive),
         time(),
+        option::of(prop_oneof![Just("/run/busypoll"), Just("/a; b=%20/c")]),
     )
-        .prop_map(|(plane, busy_poll, prefer_busy_poll, busy_poll_budget, receive, delay)| {
+        .prop_map(|(plane, busy_poll, prefer_busy_poll, busy_poll_budget, receive, delay, dir)| {
             Change {
                 plane,
                 busy_poll,
@@ -28,6 +29,7 @@ fn change() -> impl Strategy<Value = Change> {
                 busy_poll_budget,
                 receive,
                 aggressive_receive_delay: delay,
+                containers: dir,
             }
         })
 }

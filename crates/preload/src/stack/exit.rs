@@ -73,6 +73,7 @@ pub unsafe fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
 pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };
     let Some(Made { ledger, .. }) = host::made_by_this_process() else { return };
+    host::leave_directory();
     handover_parent::hand_over_all();
     for (_, file) in FILES.all() {
         if let Some(Live::Stream(stream)) = file.as_ref().and_then(|file| file.live()) {

@@ -6,8 +6,11 @@
 //! kernel's socket up once the other one says so: before that each can go back.
 
 use super::{
-    Answer, HAND_OVER_PATIENCE, LEAVE_STREAM, MOVE_STREAM, PATIENCE, Peers, REQUEST, Received,
-    Shared, control_name, ends_of, send_received, write,
+    HAND_OVER_PATIENCE, PATIENCE, Peers, Shared,
+    requests::{
+        Answer, LEAVE_STREAM, MOVE_STREAM, NOT_NOW, Peer, Process, Received, answer_on, ends_of,
+        request, send_received, send_request,
+    },
 };
 use crate::{
     Link,
@@ -197,9 +200,8 @@ impl Peers {
     ) -> io::Result<bool> {
         let Some(ends) = ends_of_local_stream(inode) else { return Ok(false) };
         let Some(link) = self.look_up(host, std::iter::once(name(inode))) else { return Ok(false) };
-        let Some(pid) = self.shared.pid_of(link.0) else { return Ok(false) };
-        let socket = connect(pid, PATIENCE)?;
-        request(&socket, MOVE_STREAM, (ends.1, ends.0))?;
+        let Some(peer) = self.shared.peer_of(link.0) else { return Ok(false) };
+        let socket = request(&peer, MOVE_STREAM, (ends.1, ends.0), PATIENCE)?;
         let mut answer = [0; 1];
         if message::receive(socket.as_fd(), &mut answer)?.0 != 1 || answer[0] != READY {
             return Ok(false);
@@ -221,15 +223,15 @@ impl Peers {
         ends: (SocketAddr, SocketAddr),
         ours: &Left,
     ) -> Result<Left, Failed<io::Error>> {
-        let pid = self.shared.pid_of(link);
-        let pid = pid.ok_or_else(|| Failed::Stays(io::ErrorKind::NotConnected.into()))?;
+        let peer = self.shared.peer_of(link);
+        let peer = peer.ok_or_else(|| Failed::Stays(io::ErrorKind::NotConnected.into()))?;
         let now = Instant::now();
         let mut leaving = lock(&self.shared.leaving);
         leaving.retain(|it| now - it.since < KEPT && it.ends != ends);
         leaving.push(Leaving { ends, had: ours.clone(), since: now });
         drop(leaving);
         let result = loop {
-            match ask_to_leave(pid, (ends.1, ends.0), ours) {
+            match ask_to_leave(&peer, (ends.1, ends.0), ours) {
                 Ok(Some(theirs)) => return Ok(theirs),
                 Ok(None) if now.elapsed() < HAND_OVER_PATIENCE => sleep(Duration::from_millis(1)),
                 Ok(None) => break Err(Failed::Stays(io::ErrorKind::TimedOut.into())),
@@ -241,39 +243,18 @@ impl Peers {
     }
 }
 
-fn connect(pid: u32, patience: Duration) -> io::Result<OwnedFd> {
-    let socket = unix::connect(&control_name(pid), libc::SOCK_SEQPACKET, patience)?;
-    let (peer, user) = unix::peer(socket.as_fd())?;
-    match peer.cast_unsigned() == pid && unix::trusts(user) {
-        true => Ok(socket),
-        false => Err(io::ErrorKind::PermissionDenied.into()),
-    }
-}
-
-fn request(
-    socket: &OwnedFd,
-    kind: u8,
-    (local, remote): (SocketAddr, SocketAddr),
-) -> io::Result<()> {
-    let mut request = [0; REQUEST];
-    request[0] = kind;
-    write(local, &mut request[1..19]);
-    write(remote, &mut request[19..]);
-    message::send(socket.as_fd(), &request, &[], 0).map(drop)
-}
-
 /// `None`: not now.
 fn ask_to_leave(
-    pid: u32,
+    peer: &Peer,
     ends: (SocketAddr, SocketAddr),
     ours: &Left,
 ) -> Result<Option<Left>, Failed<io::Error>> {
-    let socket = connect(pid, HAND_OVER_PATIENCE).map_err(Failed::Stays)?;
+    let socket = peer.connect(HAND_OVER_PATIENCE).map_err(Failed::Stays)?;
     // From now on the other process may leave it, whether its answer comes or not.
-    request(&socket, LEAVE_STREAM, ends).map_err(Failed::Lost)?;
+    send_request(&socket, LEAVE_STREAM, ends).map_err(Failed::Lost)?;
     let ours = Received { next: ours.next, data: ours.unread.clone() };
     send_received(&socket, &ours).map_err(Failed::Lost)?;
-    match super::answer_on(&socket).map_err(Failed::Lost)? {
+    match answer_on(&socket).map_err(Failed::Lost)? {
         Answer::NotAccepted(Received { next, data }) => Ok(Some(Left { next, unread: data })),
         _ => Ok(None),
     }
@@ -291,12 +272,12 @@ impl Shared {
         let Some((moves, leaves)) = SERVED.get() else { return Ok(()) };
         if kind == MOVE_STREAM {
             let pid = unix::peer(socket.as_fd())?.0;
-            let link = lock(&self.links).iter().find(|(of, _)| *of == pid).map(|(_, link)| *link);
+            let link = self.link_to(Process::here(pid.cast_unsigned()));
             let Some((link, inner)) = link.zip(self.host.upgrade()) else { return Ok(()) };
             moves(&Host { inner }, ends, link, &mut || other_goes_on(socket));
             return Ok(());
         }
-        let theirs = match super::answer_on(socket)? {
+        let theirs = match answer_on(socket)? {
             Answer::NotAccepted(Received { next, data }) => Left { next, unread: data },
             _ => return Ok(()),
         };
@@ -304,7 +285,7 @@ impl Shared {
         let had = had.or_else(|| leaves(ends, &theirs));
         match had {
             Some(had) => send_received(socket, &Received { next: had.next, data: had.unread }),
-            None => message::send(socket.as_fd(), &[super::NOT_NOW], &[], 0).map(drop),
+            None => message::send(socket.as_fd(), &[NOT_NOW], &[], 0).map(drop),
         }
     }
 }
