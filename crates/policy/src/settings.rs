@@ -287,7 +287,9 @@ const LONGEST_DIRECTORY: usize = 79;
 
 fn directory(text: &str) -> Result<&'static str, String> {
     if !text.starts_with('/') || text.contains('\0') {
-        return Err(format!("'{text}' is no directory; write its whole path, which begins with '/'"));
+        return Err(format!(
+            "'{text}' is no directory; write its whole path, which begins with '/'"
+        ));
     }
     if text.len() > LONGEST_DIRECTORY {
         return Err(format!(

@@ -58,7 +58,8 @@ use peers::Peers;
 pub(crate) use peers::Received;
 pub use peers::{
     Containers, HandOver, LeaveStream, MoveStream, StreamOffer, before_fork, is_in_directory,
-    is_published, is_stream_offered, offers, peer_inode, serve_local_streams, shares::share_address, stream_ends, stream_names,
+    is_published, is_stream_offered, offers, peer_inode, serve_local_streams,
+    shares::share_address, stream_ends, stream_names,
 };
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;

@@ -68,7 +68,10 @@ pub mod word_hash;
 pub use host::reuse::{set_priority, set_priority_by};
 pub use host::{Builder, HandOver, Host, Link, before_fork, is_published};
 #[doc(hidden)]
-pub use host::{Containers, KernelBinding, PublishedUdp, is_in_directory, firewall, is_udp_published, share_address};
+pub use host::{
+    Containers, KernelBinding, PublishedUdp, firewall, is_in_directory, is_udp_published,
+    share_address,
+};
 #[doc(hidden)]
 pub use host::{
     LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,

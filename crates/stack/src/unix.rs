@@ -150,9 +150,8 @@ pub(crate) fn connect_to(socket: &OwnedFd, name: &str) -> io::Result<()> {
 pub(crate) fn pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     let mut pair = [-1; 2];
     // SAFETY: room for two descriptors.
-    let made = unsafe {
-        libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr())
-    };
+    let made =
+        unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) };
     match made {
         0 => Ok((sys::owned(pair[0])?, sys::owned(pair[1])?)),
         _ => Err(io::Error::last_os_error()),

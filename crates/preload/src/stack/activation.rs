@@ -106,8 +106,7 @@ impl File {
                     let companion = companion::<net::TcpListener>(fd);
                     let backlog = self.backlog().cast_unsigned();
                     let shares = self.is_inherited;
-                    let listener =
-                        TcpListener::with_companion(host, &companion, backlog, shares)?;
+                    let listener = TcpListener::with_companion(host, &companion, backlog, shares)?;
                     if self.containers(local, None).is_some() {
                         listener.publish_to_containers(self.is_only_v6(fd));
                     }

@@ -16,7 +16,7 @@ use busypoll_stack::{TcpStream, is_in_directory, is_published};
 use libc::c_int;
 use std::{
     io::{self, ErrorKind},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     os::fd::AsRawFd,
 };
 

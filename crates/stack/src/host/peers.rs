@@ -17,18 +17,17 @@ mod local_streams;
 mod requests;
 pub(super) mod shares;
 
+pub use containers::{Containers, is_in_directory};
 pub use local_streams::{
     LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
     serve_local_streams, stream_ends, stream_names,
 };
-pub use containers::{Containers, is_in_directory};
 pub(crate) use requests::Received;
 
 use self::{
     requests::{
         Answer, DONE, GROUP, HAND_OVER, JOIN, LEAVE_STREAM, LINK, LINK_REQUEST, MOVE_STREAM,
-        NOT_NOW, Peer, Process, REQUEST, TAKE_BACK, ask, control_name, ends_of,
-        send_received,
+        NOT_NOW, Peer, Process, REQUEST, TAKE_BACK, ask, control_name, ends_of, send_received,
     },
     shares::{Shares, is_group, share},
 };
@@ -303,7 +302,9 @@ impl Peers {
         let (socket, pid) = cable::dial_first(names).ok()?;
         let process = Process::here(pid.cast_unsigned());
         // Not visible from here: the kernel makes the connection.
-        if pid == 0 || self.is_slow(process) || is_own(process) && HAS_FORKED.load(Ordering::Relaxed)
+        if pid == 0
+            || self.is_slow(process)
+            || is_own(process) && HAS_FORKED.load(Ordering::Relaxed)
         {
             return None;
         }

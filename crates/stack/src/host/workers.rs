@@ -202,7 +202,8 @@ mod tests {
         let place = |at: usize| std::mem::ManuallyDrop::new(Place { group: ours.clone(), at });
         place(0).set(1);
         place(2).set(2);
-        let found: Vec<u32> = (0..4).filter_map(|_| theirs.waiting(std::process::id()).next()).collect();
+        let found: Vec<u32> =
+            (0..4).filter_map(|_| theirs.waiting(std::process::id()).next()).collect();
         assert!(found == [101, 103, 101, 103] || found == [103, 101, 103, 101], "{found:?}");
         assert_eq!(theirs.waiting(std::process::id()).count(), 2);
         place(0).set(0);

@@ -228,7 +228,9 @@ impl Shared {
         }
         let accepts = lock(&self.published).iter().any(|known| {
             let (ip, port) = (known.address.ip().to_canonical(), known.address.port());
-            known.named.is_some() && port == local.port() && (ip.is_unspecified() || ip == local.ip())
+            known.named.is_some()
+                && port == local.port()
+                && (ip.is_unspecified() || ip == local.ip())
         });
         let is_full = lock(&self.links).len() >= super::MOST_LINKS;
         let inner = self.host.upgrade().filter(|_| accepts && !is_full).ok_or_else(refused)?;

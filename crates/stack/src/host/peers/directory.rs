@@ -114,9 +114,8 @@ impl Directory {
             fs::symlink_metadata(place).is_ok_and(|found| self.trusts(found.uid()))
         };
         let places = places(&self.path, address);
-        let [first, second] = [&places[0], &places[1]].map(|place| {
-            claim(place).filter(|_| trusted(&place))
-        });
+        let [first, second] =
+            [&places[0], &places[1]].map(|place| claim(place).filter(|_| trusted(&place)));
         let found = match (first, second) {
             (Some(one), Some(other)) if one != other => {
                 match (self.is_gone(one.process), self.is_gone(other.process)) {
@@ -233,7 +232,9 @@ impl Directory {
         let directory = File::open(&self.path)?;
         for _ in 0..LOCK_ATTEMPTS {
             // SAFETY: a plain system call.
-            if unsafe { libc::flock(directory.as_fd().as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            if unsafe { libc::flock(directory.as_fd().as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }
+                == 0
+            {
                 return then(&mut has);
             }
             sleep(LOCK_INTERVAL);
