@@ -196,11 +196,13 @@ fn another_user_is_reached_by_the_network() {
     let to = two.address(4);
     fs::set_permissions(&two.directory, fs::Permissions::from_mode(0o1777)).unwrap();
     [&two.folder, &source("local.py"), Path::new(BUSYPOLL)].into_iter().for_each(|it| readable(it));
-    let as_nobody = |host: &LabHost, words: &[&str]| {
+    // Not nobody: by that number the kernel reports any user of another user namespace.
+    let as_other = |host: &LabHost, words: &[&str]| {
         let mut command = host.command("setpriv");
-        // With all capabilities: files keep no socket from it.
-        command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]);
-        command.args(["--inh-caps", "+all", "--ambient-caps", "+all", BUSYPOLL]);
+        // With these capabilities: it has the stack plane, and the modes of files keep nothing from it.
+        command.args(["--reuid", "1234", "--regid", "1234", "--clear-groups"]);
+        let capabilities = "+net_raw,+net_admin,+sys_admin,+bpf,+dac_override";
+        command.args(["--inh-caps", capabilities, "--ambient-caps", capabilities, BUSYPOLL]);
         under(&mut command, host, Some(&two.policy), words);
         command
     };
@@ -208,12 +210,12 @@ fn another_user_is_reached_by_the_network() {
         let _server = two.serve("threads", "0.0.0.0");
         two.uses_memory("the same user", "blocking", &to);
         let words = ["call", "blocking", &to, PORT, "1000"];
-        two.uses_network("a client of another", &mut as_nobody(&two.lab.client, &words));
+        two.uses_network("a client of another", &mut as_other(&two.lab.client, &words));
     }
     let _server =
-        Running::start(&mut as_nobody(&two.lab.server, &["serve", "threads", "0.0.0.0", PORT]));
+        Running::start(&mut as_other(&two.lab.server, &["serve", "threads", "0.0.0.0", PORT]));
     let words = ["call", "blocking", &to, PORT, "1000"];
-    wait_until("memory between them", || two.count(&mut as_nobody(&two.lab.client, &words)) < FEW);
+    wait_until("memory between them", || two.count(&mut as_other(&two.lab.client, &words)) < FEW);
     let mut client = two.client(Some(&two.policy), "blocking", &to, "1000");
     two.uses_network("a server of another", &mut client);
 }
@@ -397,7 +399,7 @@ fn a_firewall_in_between_is_passed_by_until_a_connection_is_given_back() {
     let server = two.serve("threads", "0.0.0.0");
     two.uses_memory("before", "blocking", &to);
     let nft = |words: &str| {
-        let done = two.lab.server.command("nft").args(words.split(' ')).status().unwrap();
+        let done = two.lab.client.command("nft").args(words.split(' ')).status().unwrap();
         assert!(done.success(), "{words}");
     };
     let drop_all = || {
@@ -405,14 +407,21 @@ fn a_firewall_in_between_is_passed_by_until_a_connection_is_given_back() {
         nft("add chain ip f c { type filter hook input priority 0 ; policy drop ; }");
     };
     drop_all();
-    two.uses_memory("a firewall", "blocking", &to);
+    let client = |how: &str, len: &str| {
+        let mut command = two.lab.client.command(BUSYPOLL);
+        command.args(["run", "--bypass-firewall", "--dev", two.lab.client.interface()]);
+        command.arg("--policy").arg(&two.policy).args(["--", "python3"]).arg(source("local.py"));
+        command.args(["call", how, &to, PORT, len]);
+        command
+    };
+    wait_until("a firewall: memory", || two.count(&mut client("blocking", "100000")) < FEW);
     let mut plain = two.lab.client.command("python3");
     let script = "import socket, sys; socket.create_connection((sys.argv[1], 7000), timeout=1)";
     let output = plain.args(["-c", script, &to]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("timed out"), "{output:?}");
     // The kernel's time: how often it repeats what is not acknowledged.
     two.lab.client.enter(|| fs::write("/proc/sys/net/ipv4/tcp_retries2", "3").unwrap()).unwrap();
-    let output = two.client(Some(&two.policy), "fork", &to, "1000").output().unwrap();
+    let output = client("fork", "1000").output().unwrap();
     assert!(!output.status.success(), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("TimeoutError"), "{output:?}");
     drop(server);
@@ -420,7 +429,7 @@ fn a_firewall_in_between_is_passed_by_until_a_connection_is_given_back() {
     let words = ["serve", "leaves", "0.0.0.0", PORT];
     let mut command = two.program(&two.lab.server, Some(&two.policy), &words);
     let mut server = Group::start(&mut command);
-    let mut client = Running::spawn(&mut two.client(Some(&two.policy), "first", &to, "1001"));
+    let mut client = Running::spawn(&mut client("first", "1001"));
     client.wait_for("connected");
     drop_all();
     server.0.send_line("");
