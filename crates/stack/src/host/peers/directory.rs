@@ -136,22 +136,21 @@ impl Directory {
             self.listen(has)?;
             let places = places(&self.path, address);
             for place in &places {
-                if let Some(old) = claim(place).filter(|old| self.is_gone(old.process)) {
+                let gone = claim(place).filter(|old| self.is_gone(old.process));
+                if let Some(old) = gone {
                     let _ = fs::remove_file(self.socket_of(old.process));
+                    // What another user has left may have to stay.
                     let _ = fs::remove_file(place);
                 }
             }
             for place in &places {
                 match claim(place) {
                     Some(old) if old == self.own => return Ok(true),
-                    Some(old) if old.network == self.own.network => {
-                        if is_any {
-                            return Ok(false);
-                        }
-                        fs::remove_file(place)?;
-                    }
                     // Another network namespace has this address, too.
-                    Some(_) => continue,
+                    Some(old) if old.network != self.own.network => continue,
+                    Some(old) if self.is_gone(old.process) => continue,
+                    Some(_) if is_any => return Ok(false),
+                    Some(_) => fs::remove_file(place)?,
                     None => {}
                 }
                 let Claim { process: Process { namespace, pid }, network } = self.own;
