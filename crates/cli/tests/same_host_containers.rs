@@ -388,7 +388,7 @@ fn processes_that_do_not_see_each_other_use_memory() {
 }
 
 /// A firewall that lets nothing through: connections go over memory all the same, and one that a child is to have, or
-/// that nobody has accepted, ends within the time that the kernel gives it.
+/// that is not accepted yet, ends within the time that the kernel gives it.
 #[test]
 fn a_firewall_in_between_is_passed_by_until_a_connection_is_given_back() {
     needs_root!();

@@ -2,7 +2,7 @@
 //! has a socket there for requests ([`requests`](super::requests)), and for each address at which it accepts a symbolic
 //! link that leads nowhere: its text says which process it is, and in which network namespace.
 //!
-//! Two containers may have the same address. So there are two places for each: with both in use the address is nobody's.
+//! Two containers may have the same address. So there are two places for each: with both in use no process has the address.
 
 use super::{PATIENCE, requests::Process};
 use crate::{sync::lock, unix};
@@ -41,7 +41,7 @@ struct Has {
     addresses: Vec<SocketAddr>,
 }
 
-/// Who accepts at an address.
+/// What is written at an address: the process that accepts there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     process: Process,
