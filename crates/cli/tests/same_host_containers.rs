@@ -195,7 +195,7 @@ fn another_user_is_reached_by_the_network() {
     let two = Containers::new();
     let to = two.address(4);
     fs::set_permissions(&two.directory, fs::Permissions::from_mode(0o1777)).unwrap();
-    [&two.folder, &source("local.py"), Path::new(BUSYPOLL)].into_iter().for_each(|it| readable(it));
+    [&two.folder, &source("local.py"), Path::new(BUSYPOLL)].into_iter().for_each(readable);
     // Not nobody: by that number the kernel reports any user of another user namespace.
     let as_other = |host: &LabHost, words: &[&str]| {
         let mut command = host.command("setpriv");
@@ -342,9 +342,14 @@ fn idle_workers_get_the_connections() {
     let to = two.address(4);
     for how in ["workers", "pollers"] {
         let words = ["serve", how, "0.0.0.0", PORT];
-        let _group = Group::start(&mut two.program(&two.lab.server, Some(&two.policy), &words));
+        let mut command = two.program(&two.lab.server, Some(&two.policy), &words);
+        let mut group = Group::start(&mut command);
         two.uses_memory(how, "blocking", &to);
         two.call("asyncio", &to, "100000");
+        // One that is left has the address, whichever had it before.
+        group.0.child.kill().unwrap();
+        group.0.child.wait().unwrap();
+        two.uses_memory("the worker that is left", "blocking", &to);
     }
 }
 

@@ -33,8 +33,16 @@ pub struct Containers {
 pub(super) struct Served {
     directory: Directory,
     addresses: fn() -> Vec<IpAddr>,
-    /// Which processes were found at addresses, and of which groups they are.
-    groups: Mutex<Vec<(SocketAddr, Process, Option<Arc<Group>>)>>,
+    /// What was found at the last addresses.
+    found: Mutex<Vec<Found>>,
+}
+
+/// A process that was found at an address, and the group of those that wait there, if it is not alone.
+#[derive(Clone)]
+struct Found {
+    at: SocketAddr,
+    process: Process,
+    group: Option<Arc<Group>>,
 }
 
 /// Where processes of other network namespaces are to find a listener.
@@ -64,7 +72,7 @@ impl Served {
     /// There is no such directory.
     pub(super) fn open(containers: Containers) -> io::Result<Served> {
         let directory = Directory::open(containers.directory)?;
-        Ok(Served { directory, addresses: containers.addresses, groups: Mutex::default() })
+        Ok(Served { directory, addresses: containers.addresses, found: Mutex::default() })
     }
 
     pub(super) fn is_listening(&self, fd: &OwnedFd) -> bool {
@@ -122,15 +130,15 @@ impl Peers {
         let process = containers.directory.find(remote)?;
         let ends = (SocketAddr::new(ends.0, 0), remote);
         let link = self.link_to_container(host, process, ends)?;
-        let is_it = |known: &&(SocketAddr, Process, _)| (known.0, known.1) == (remote, process);
-        let known = lock(&containers.groups).iter().find(is_it).map(|(.., group)| group.clone());
-        let group = known.unwrap_or_else(|| {
-            let group = self.group_of(link, remote);
-            let mut groups = lock(&containers.groups);
-            groups.retain(|(to, ..)| *to != remote);
-            groups.truncate(MOST_REACHED - 1);
-            groups.push((remote, process, group.clone()));
-            group
+        let is_it = |known: &&Found| (known.at, known.process) == (remote, process);
+        let known = lock(&containers.found).iter().find(is_it).cloned();
+        let Found { group, .. } = known.unwrap_or_else(|| {
+            let new = Found { at: remote, process, group: self.group_of(link, remote) };
+            let mut found = lock(&containers.found);
+            found.retain(|known| known.at != remote);
+            found.truncate(MOST_REACHED - 1);
+            found.push(new.clone());
+            new
         });
         let Some(group) = group else {
             return Some(ProcessWay { link, patience: PATIENCE, is_shared: false });
@@ -152,10 +160,10 @@ impl Peers {
         self.shared.peer_of(link).is_some_and(|peer| peer.channel.is_some())
     }
 
-    /// The group at `remote` is looked for again.
+    /// Whether there is a group at `remote` is asked again.
     pub(super) fn forget_group(&self, remote: SocketAddr) {
         if let Some(containers) = &self.shared.containers {
-            lock(&containers.groups).retain(|(to, ..)| *to != canonical(remote));
+            lock(&containers.found).retain(|known| known.at != canonical(remote));
         }
     }
 
