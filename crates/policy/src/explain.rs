@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::matcher::{Match, Protocol};
 use crate::rules::{Policy, Rule};
-use crate::settings::{BUSY_POLL_BUDGET, PREFER_BUSY_POLL, Plane, Receive, Settings};
+use crate::settings::{BUSY_POLL_BUDGET, CONTAINERS, PREFER_BUSY_POLL, Plane, Receive, Settings};
 use crate::units::show;
 
 impl Policy {
@@ -70,6 +70,9 @@ impl Policy {
         if rule.change.plane == Some(Plane::Stack) && rule.sockets.by_remote() {
             notes.push("the plane of a connecting socket is chosen with its peer known".to_owned());
         }
+        if settings.containers.is_some() && rule.sockets.protocol == Some(Protocol::Udp) {
+            notes.push(format!("{CONTAINERS} has no effect on UDP sockets"));
+        }
         notes
     }
 }
@@ -93,6 +96,9 @@ fn setting_notes(settings: Settings, delay_given: bool) -> Vec<String> {
         notes.push(
             "aggressive_receive_delay has no effect without receive = \"aggressive\"".to_owned(),
         );
+    }
+    if settings.plane == Plane::Kernel && settings.containers.is_some() {
+        notes.push(format!("{CONTAINERS} has no effect without plane = \"stack\""));
     }
     if settings.plane == Plane::Kernel && settings.receive == Receive::Aggressive {
         notes.push(
@@ -189,6 +195,13 @@ fn describe(out: &mut String, s: Settings) {
     if polls(s) && s.busy_poll_budget > 0 {
         let _ = writeln!(out, "    A poll takes at most {} packets.", s.busy_poll_budget);
     }
+    if let (Some(directory), Plane::Stack) = (s.containers, s.plane) {
+        let _ = writeln!(
+            out,
+            "    TCP connections with containers that share {directory} go over memory, past firewalls and network \
+             policies."
+        );
+    }
 }
 
 /// Whether `wide` matches every socket that `narrow` matches, as far as comparing the lists shows.
@@ -254,6 +267,11 @@ mod tests {
             ("prefer_busy_poll = true\nbusy_poll = 0", "prefer_busy_poll has no effect"),
             ("busy_poll_budget = 9\nreceive = 'interrupt'", "busy_poll_budget has no effect"),
             ("busy_poll_budget = 64", "CAP_NET_ADMIN"),
+            ("containers = '/run/busypoll'", "containers has no effect without plane"),
+            (
+                "plane='stack'\n[[rule]]\nprotocol='udp'\ncontainers='/run/busypoll'",
+                "no effect on UDP",
+            ),
             (
                 "[[rule]]\nprogram='a'\nplane='off'\n[[rule]]\nprogram='a'\nlocal_port=7\nbusy_poll=1",
                 "never reached",
@@ -261,6 +279,8 @@ mod tests {
         ] {
             assert!(explained(policy).contains(wanted), "{policy}:\n{}", explained(policy));
         }
+        let containers = explained("plane='stack'\ncontainers='/run/busypoll'");
+        assert!(containers.contains("past firewalls"), "{containers}");
         let silent = explained("plane='off'\nprefer_busy_poll=true\naggressive_receive_delay=7");
         assert!(!silent.contains("note"), "{silent}");
         let nothing = explained("prefer_busy_poll=true\nbusy_poll=0");

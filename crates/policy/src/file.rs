@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::matcher::MATCHES;
 use crate::rules::{Policy, Rule};
-use crate::settings::{Change, SETTINGS, Settings};
+use crate::settings::{CONTAINERS, Change, SETTINGS, Settings};
 use crate::small;
 use crate::text::nearest;
 
@@ -100,6 +100,13 @@ impl Policy {
             }
         }
         policy.defaults = defaults.apply(left_out);
+        let directory = policy.containers();
+        let differs =
+            |rule: &&Rule| rule.change.containers.is_some_and(|own| Some(own) != directory);
+        if let (Some(rule), Some(directory)) = (policy.rules.iter().find(differs), directory) {
+            let what = format!("{CONTAINERS}: all rules have one directory, and it is {directory}");
+            return Err(Mistake { line: rule.line, what });
+        }
         Ok(policy)
     }
 }

@@ -29,6 +29,7 @@ prefer_busy_poll = true
 busy_poll_budget = 16
 receive = "aggressive"
 aggressive_receive_delay = 1.5e3
+containers = "/run/busypoll"
 "#
         .replace("1.5e3", "1500")
         .as_str(),
@@ -50,6 +51,7 @@ aggressive_receive_delay = 1.5e3
             busy_poll_budget: 16,
             receive: Receive::Aggressive,
             aggressive_receive_delay: 1500,
+            containers: Some("/run/busypoll"),
         }
     );
     // IPv4 in an IPv6 socket is IPv4.
@@ -142,6 +144,13 @@ fn mistakes_are_reported_with_their_line_and_correction() {
         ("[[rule]]\nplane='off'\nprogram = 'bin/x'", 3, "begin with '/'"),
         ("[[rule]]\nplane='off'\nprogram = ''", 3, "an empty name"),
         ("[[rule]]\nplane='off'\nprogram = {a = 1}", 3, "not a table"),
+        ("containers = 'run/busypoll'", 1, "begins with '/'"),
+        ("containers = ''", 1, "begins with '/'"),
+        (
+            "containers = '/run/busypoll'\n[[rule]]\nlocal_port = 7\ncontainers = '/run/b'",
+            2,
+            "all rules have one directory",
+        ),
         ("busy_poll = 1\nbusy_poll = 2", 2, "duplicate"),
         ("busy_poll = = 1", 1, ""),
         ("x", 1, ""),
@@ -151,6 +160,20 @@ fn mistakes_are_reported_with_their_line_and_correction() {
         assert!(mistake.what.contains(wanted), "{text}: no {wanted:?} in: {mistake}");
         assert_eq!(mistake.to_string().lines().count(), 1, "{text}: {mistake}");
     }
+}
+
+#[test]
+fn a_directory_for_containers_leaves_room_for_its_sockets() {
+    let parse = |len: usize| Policy::parse(&format!("containers = '/{}'", "x".repeat(len - 1)));
+    assert_eq!(parse(79).unwrap().containers().map(str::len), Some(79));
+    assert!(parse(80).unwrap_err().what.contains("at most 79 bytes"));
+    let one = Policy::parse("[[rule]]\nlocal_port = 7\ncontainers = '/run/busypoll'").unwrap();
+    assert_eq!(one.containers(), Some("/run/busypoll"));
+    let at = |port: u16| {
+        let local = Some(([10, 0, 0, 1], port).into());
+        one.for_socket(&Names::of("p"), Protocol::Tcp, local, None).containers
+    };
+    assert_eq!((at(7), at(8)), (Some("/run/busypoll"), None));
 }
 
 #[test]

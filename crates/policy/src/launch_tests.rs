@@ -19,17 +19,19 @@ fn change() -> impl Strategy<Value = Change> {
         option::of(any::<u16>()),
         option::of(receive),
         time(),
+        option::of(prop_oneof![Just("/run/busypoll"), Just("/a; b=%20/c")]),
     )
-        .prop_map(|(plane, busy_poll, prefer_busy_poll, busy_poll_budget, receive, delay)| {
-            Change {
+        .prop_map(
+            |(plane, busy_poll, prefer_busy_poll, busy_poll_budget, receive, delay, dir)| Change {
                 plane,
                 busy_poll,
                 prefer_busy_poll,
                 busy_poll_budget,
                 receive,
                 aggressive_receive_delay: delay,
-            }
-        })
+                containers: dir,
+            },
+        )
 }
 
 /// A rule whose lists are parsed from text that a user could have typed.

@@ -57,6 +57,14 @@ impl Policy {
         rule.map_or(self.defaults, |rule| rule.change.apply(self.defaults))
     }
 
+    /// The directory by which processes of other network namespaces are found, if any socket has one: it is the same for
+    /// all.
+    #[must_use]
+    pub fn containers(&self) -> Option<&'static str> {
+        let mut of_rules = self.rules.iter().filter_map(|rule| rule.change.containers);
+        self.defaults.containers.or_else(|| of_rules.next())
+    }
+
     /// Whether any rule depends on the program.
     #[must_use]
     pub fn names_programs(&self) -> bool {

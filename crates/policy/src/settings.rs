@@ -1,6 +1,8 @@
 //! The settings of one socket, with the names that the policy file and the
 //! environment form share.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::text::nearest;
 use crate::units;
 
@@ -43,6 +45,9 @@ pub struct Settings {
     pub receive: Receive,
     /// How much longer [`Receive::Aggressive`] polls, in microseconds.
     pub aggressive_receive_delay: u32,
+    /// The directory by which processes of other network namespaces of the host are found: connections with them go over
+    /// memory.
+    pub containers: Option<&'static str>,
 }
 
 impl Default for Settings {
@@ -54,6 +59,7 @@ impl Default for Settings {
             busy_poll_budget: 0,
             receive: Receive::BusyPoll,
             aggressive_receive_delay: 1000,
+            containers: None,
         }
     }
 }
@@ -125,6 +131,8 @@ pub struct Change {
     pub receive: Option<Receive>,
     /// [`Settings::aggressive_receive_delay`].
     pub aggressive_receive_delay: Option<u32>,
+    /// [`Settings::containers`].
+    pub containers: Option<&'static str>,
 }
 
 pub(crate) const PLANE: &str = "plane";
@@ -133,10 +141,18 @@ pub(crate) const PREFER_BUSY_POLL: &str = "prefer_busy_poll";
 pub(crate) const BUSY_POLL_BUDGET: &str = "busy_poll_budget";
 pub(crate) const RECEIVE: &str = "receive";
 pub(crate) const AGGRESSIVE_RECEIVE_DELAY: &str = "aggressive_receive_delay";
+pub(crate) const CONTAINERS: &str = "containers";
 
 /// The keys of the settings.
-pub(crate) const SETTINGS: [&str; 6] =
-    [PLANE, BUSY_POLL, PREFER_BUSY_POLL, BUSY_POLL_BUDGET, RECEIVE, AGGRESSIVE_RECEIVE_DELAY];
+pub(crate) const SETTINGS: [&str; 7] = [
+    PLANE,
+    BUSY_POLL,
+    PREFER_BUSY_POLL,
+    BUSY_POLL_BUDGET,
+    RECEIVE,
+    AGGRESSIVE_RECEIVE_DELAY,
+    CONTAINERS,
+];
 
 impl Change {
     /// Sets the value of `key`; `None` if there is no such key.
@@ -154,6 +170,7 @@ impl Change {
             AGGRESSIVE_RECEIVE_DELAY => {
                 into(&mut self.aggressive_receive_delay, units::micros(value))
             }
+            CONTAINERS => into(&mut self.containers, directory(value)),
             _ => return None,
         })
     }
@@ -170,6 +187,7 @@ impl Change {
             aggressive_receive_delay: self
                 .aggressive_receive_delay
                 .unwrap_or(to.aggressive_receive_delay),
+            containers: self.containers.or(to.containers),
         }
     }
 
@@ -193,6 +211,9 @@ impl Change {
         if let Some(us) = self.aggressive_receive_delay {
             each(AGGRESSIVE_RECEIVE_DELAY, &us.to_string());
         }
+        if let Some(directory) = self.containers {
+            each(CONTAINERS, directory);
+        }
     }
 }
 
@@ -205,6 +226,7 @@ impl From<Settings> for Change {
             busy_poll_budget: Some(s.busy_poll_budget),
             receive: Some(s.receive),
             aggressive_receive_delay: Some(s.aggressive_receive_delay),
+            containers: s.containers,
         }
     }
 }
@@ -258,4 +280,33 @@ pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String
 
 fn budget(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("'{text}' is no number of packets; write 0 to 65535"))
+}
+
+/// The longest path of a directory: with the name of a socket in it, it must fit into an address of AF_UNIX (108 bytes).
+const LONGEST_DIRECTORY: usize = 79;
+
+fn directory(text: &str) -> Result<&'static str, String> {
+    if !text.starts_with('/') || text.contains('\0') {
+        return Err(format!(
+            "'{text}' is no directory; write its whole path, which begins with '/'"
+        ));
+    }
+    if text.len() > LONGEST_DIRECTORY {
+        return Err(format!(
+            "'{text}' is too long for the sockets in it; at most {LONGEST_DIRECTORY} bytes"
+        ));
+    }
+    Ok(interned(text))
+}
+
+/// Settings are copied freely, and there are few directories: each is kept for good, once.
+fn interned(text: &str) -> &'static str {
+    static ALL: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.iter().find(|known| **known == text) {
+        return known;
+    }
+    let new: &'static str = Box::leak(text.into());
+    all.push(new);
+    new
 }

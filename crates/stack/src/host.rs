@@ -57,9 +57,9 @@ use link_watch::LinkWatch;
 use peers::Peers;
 pub(crate) use peers::Received;
 pub use peers::{
-    Asked, HandOver, LeaveStream, MoveStream, StreamOffer, before_fork, is_published,
-    is_stream_offered, offers, peer_inode, serve_local_streams, shares::share_address, stream_ends,
-    stream_names,
+    Asked, Containers, HandOver, LeaveStream, MoveStream, StreamOffer, before_fork,
+    is_in_directory, is_published, is_stream_offered, offers, peer_inode, serve_local_streams,
+    shares::share_address, stream_ends, stream_names,
 };
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;
@@ -537,8 +537,23 @@ impl Host {
     ///
     /// # Errors
     /// No descriptor, thread or NAPI context left.
-    pub fn add_link(&self, mut cable: ProcessCable) -> io::Result<Link> {
-        let (info, peer, ports) = (cable.info().clone(), cable.peer_mac(), cable.ports());
+    pub fn add_link(&self, cable: ProcessCable) -> io::Result<Link> {
+        let ports = cable.ports();
+        self.add_link_with(cable, ports)
+    }
+
+    /// A link to a process of another network namespace: no datagrams go over it, as both have sockets at addresses that
+    /// the other one may have, too.
+    fn add_link_to_container(&self, cable: ProcessCable) -> io::Result<Link> {
+        self.add_link_with(cable, None)
+    }
+
+    fn add_link_with(
+        &self,
+        mut cable: ProcessCable,
+        ports: Option<nic::cable::Ports>,
+    ) -> io::Result<Link> {
+        let (info, peer) = (cable.info().clone(), cable.peer_mac());
         let pid = cable.peer_pid();
         let inner = &*self.inner;
         let nic::Queue { rx, tx, interrupt } = captured(inner.capture.as_ref(), cable.open(0)?);
@@ -562,8 +577,10 @@ impl Host {
         let timers = inner.wake.links.clone();
         lock(&timers).push(Arc::downgrade(&context));
         let number = interface.link();
-        ports.into_iter().for_each(|ports| inner.datagram_links.add(number, ports));
-        let datagrams = Some(inner.datagram_links.clone());
+        let datagrams = ports.map(|ports| {
+            inner.datagram_links.add(number, ports);
+            inner.datagram_links.clone()
+        });
         let (_serving, _place) = (Some(serving), place);
         let timers = Some(timers);
         let watched =

@@ -73,7 +73,10 @@ pub use host::{
 };
 pub use host::{Builder, HandOver, Host, Link, before_fork, is_published};
 #[doc(hidden)]
-pub use host::{KernelBinding, PublishedUdp, firewall, is_udp_published, share_address};
+pub use host::{
+    Containers, KernelBinding, PublishedUdp, firewall, is_in_directory, is_udp_published,
+    share_address,
+};
 #[doc(hidden)]
 pub use icmp_sockets::IcmpSockets;
 #[doc(hidden)]

@@ -207,6 +207,11 @@ pub(crate) fn poll(fd: RawFd, timeout: Option<Duration>) -> libc::c_int {
     poll_all(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], timeout)
 }
 
+/// Waits until `fd` is writable, or has an error, for so long.
+pub(crate) fn wait_writable(fd: RawFd, timeout: Duration) {
+    poll_all(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(timeout));
+}
+
 /// Whether the other end of a connection has closed it.
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
     let events = libc::POLLRDHUP;

@@ -1,5 +1,5 @@
-//! Abstract unix sockets, by which processes in one network namespace find each other. Any process may listen at any
-//! name, so an answer counts only if the kernel says that a [trusted](trusts) user listens there.
+//! Unix sockets by which processes find each other: abstract names within a network namespace, paths between two. Any
+//! process may listen at any name, so an answer counts only if the kernel says that a [trusted](trusts) user listens there.
 
 pub(crate) mod message;
 
@@ -60,17 +60,22 @@ pub fn names(prefix: &str) -> Vec<String> {
     names
 }
 
-/// An abstract name in the kernel's layout.
+/// An abstract name, or the path of a socket if it begins with a slash, in the kernel's layout.
 ///
 /// # Errors
 /// It is too long.
 pub(crate) fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    let is_path = name.starts_with('/');
     // Checks the length.
-    SocketAddr::from_abstract_name(name)?;
+    match is_path {
+        true => SocketAddr::from_pathname(name)?,
+        false => SocketAddr::from_abstract_name(name)?,
+    };
     // SAFETY: all zeros is a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (to, from) in address.sun_path.iter_mut().skip(1).zip(name.bytes()) {
+    // An abstract name begins with a zero byte, a path ends with one.
+    for (to, from) in address.sun_path.iter_mut().skip((!is_path).into()).zip(name.bytes()) {
         *to = from as libc::c_char;
     }
     let len = mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
@@ -134,6 +139,21 @@ pub(crate) fn connect_to(socket: &OwnedFd, name: &str) -> io::Result<()> {
     // SAFETY: a valid address of that length.
     match unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } {
         0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Two sockets of this type that are connected to each other.
+///
+/// # Errors
+/// No descriptor left.
+pub(crate) fn pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut pair = [-1; 2];
+    // SAFETY: room for two descriptors.
+    let made =
+        unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) };
+    match made {
+        0 => Ok((sys::owned(pair[0])?, sys::owned(pair[1])?)),
         _ => Err(io::Error::last_os_error()),
     }
 }

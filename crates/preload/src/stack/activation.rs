@@ -106,7 +106,11 @@ impl File {
                     let companion = companion::<net::TcpListener>(fd);
                     let backlog = self.backlog().cast_unsigned();
                     let shares = self.is_inherited;
-                    Live::Listener(TcpListener::with_companion(host, &companion, backlog, shares)?)
+                    let listener = TcpListener::with_companion(host, &companion, backlog, shares)?;
+                    if self.containers(local, None).is_some() {
+                        listener.publish_to_containers(self.is_only_v6(fd));
+                    }
+                    Live::Listener(listener)
                 }
             })
         });
@@ -160,18 +164,18 @@ impl File {
         }
     }
 
-    /// A TCP socket for connecting to `remote`, bound to `local` on the companion's port if that is bound. `None`: the
-    /// companion connects.
+    /// A TCP socket for connecting to `remote`, bound to `local` on the companion's port if that is bound; over a link, if
+    /// `is_near`, whatever address that is. `None`: the companion connects.
     pub fn stream(
         &self,
         fd: c_int,
         local: Option<SocketAddr>,
-        remote: SocketAddr,
+        (remote, is_near): (SocketAddr, bool),
     ) -> Option<&TcpStream> {
         if (0..=2).contains(&fd) {
             self.require(unsupported_options::STANDARD);
         }
-        let live = self.make(fd, (local, Some(remote)), |host| {
+        let live = self.make_near(fd, (local, Some(remote)), is_near, |host| {
             let Some(local) = local else { return Ok(Live::Stream(TcpStream::new(host))) };
             let binding = KernelBinding {
                 local,
@@ -197,6 +201,17 @@ impl File {
         ends: (Option<SocketAddr>, Option<SocketAddr>),
         make: impl FnOnce(&Host) -> io::Result<Live>,
     ) -> Option<&Live> {
+        self.make_near(fd, ends, false, make)
+    }
+
+    /// The same, for a socket that connects over a link, if `is_near`.
+    fn make_near(
+        &self,
+        fd: c_int,
+        ends: (Option<SocketAddr>, Option<SocketAddr>),
+        is_near: bool,
+        make: impl FnOnce(&Host) -> io::Result<Live>,
+    ) -> Option<&Live> {
         let _activation = lock(&self.activation);
         if let Some(live) = self.live.get() {
             return Some(live);
@@ -212,7 +227,7 @@ impl File {
             self.set_kernel_owned();
             return None;
         }
-        let host = match self.needs_interface(ends) {
+        let host = match self.needs_interface(ends, is_near) {
             true => host::get(),
             false => host::for_links(),
         };
@@ -256,11 +271,16 @@ impl File {
     /// Whether it sends or receives over the interface, with these ends, local and remote: not at a loopback address, nor
     /// to an address of this machine. If it is bound to an address of the interface, only a Host that has the interface
     /// knows that address.
-    fn needs_interface(&self, (local, remote): (Option<SocketAddr>, Option<SocketAddr>)) -> bool {
+    fn needs_interface(
+        &self,
+        (local, remote): (Option<SocketAddr>, Option<SocketAddr>),
+        is_near: bool,
+    ) -> bool {
         let is_any = local.is_none_or(|local| local.ip().to_canonical().is_unspecified());
         let is_loopback = local.is_some_and(|local| local.ip().to_canonical().is_loopback());
         let stays_here = || {
-            self.local_udp.is(local_udp::KERNELS)
+            is_near
+                || self.local_udp.is(local_udp::KERNELS)
                 || remote.is_some_and(|remote| route::is_own(remote.ip()))
         };
         !(is_loopback || is_any && stays_here())
@@ -308,6 +328,17 @@ impl File {
             // An option that the kernel has accepted and our stack does not know is ignored.
             let _ = companion_options::set_number(live, *level, *name, *value);
         }
+    }
+
+    /// The directory by which the policy has it connect with other network namespaces, with these addresses.
+    pub fn containers(
+        &self,
+        local: Option<SocketAddr>,
+        remote: Option<SocketAddr>,
+    ) -> Option<&'static str> {
+        let config = config::get().filter(|config| config.launch.same_host)?;
+        let policy = &config.launch.policy;
+        policy.for_socket(&config.program, self.protocol, local, remote).containers
     }
 
     /// Whether the policy puts it on the stack plane, with these addresses.

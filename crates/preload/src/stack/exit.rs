@@ -75,6 +75,7 @@ pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };
     let Some(Made { ledger, .. }) = host::made_by_this_process() else { return };
     let until = Instant::now() + WAIT_LIMIT;
+    host::leave_directory();
     handover_parent::hand_over_all(until);
     local_stream_end::end_all(until);
     for (_, file) in FILES.all() {

@@ -85,6 +85,7 @@ pub fn prepare(config: &Config) {
     });
     let _ = host::AT_END.set(exit::close_all);
     let _ = host::HAND_OVER.set(links::hand_over);
+    let _ = host::ADDRESSES.set(route::all_addresses);
     local_stream::prepare();
     foreign::prepare(config);
     if let Some(guard) = &config.launch.guard {

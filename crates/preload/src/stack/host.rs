@@ -14,7 +14,7 @@ use crate::{
 };
 use busypoll_policy::{Plane, Settings};
 use busypoll_stack::{
-    HandOver, Host,
+    Containers, HandOver, Host,
     lease::{self, Answer, End, Lease},
     ledger::Ledger,
     nic::xdp,
@@ -23,6 +23,7 @@ use busypoll_stack::{
 use rustix::process::{Pid, getpid};
 use std::{
     io, mem,
+    net::IpAddr,
     os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd, RawFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
@@ -66,6 +67,9 @@ static HOST: Mutex<Slot> =
 
 /// Hands a connection over to the kernel, at the request of the process at its other end.
 pub static HAND_OVER: OnceLock<HandOver> = OnceLock::new();
+
+/// The addresses of this network namespace.
+pub static ADDRESSES: OnceLock<fn() -> Vec<IpAddr>> = OnceLock::new();
 
 /// Closes the connections of a process that ends.
 pub static AT_END: OnceLock<fn()> = OnceLock::new();
@@ -150,6 +154,13 @@ pub fn made_by_this_process() -> Option<Made> {
 pub fn share_companions() {
     if let Some(made) = made_by_this_process() {
         made.host.share_kernel_sockets();
+    }
+}
+
+/// Before this process ends: those of other network namespaces do not find it any more.
+pub fn leave_directory() {
+    if let Some(made) = made_by_this_process() {
+        made.host.leave_directory();
     }
 }
 
@@ -260,7 +271,12 @@ fn make_with_links(config: &Config) -> io::Result<Made> {
     };
     let host = builder.build()?;
     let hand_over = HAND_OVER.get();
-    let _ = hand_over.map(|hand_over| host.reach_processes(*hand_over));
+    let directory = config.launch.policy.containers();
+    let containers = directory.zip(ADDRESSES.get()).map(|(directory, addresses)| Containers {
+        directory: directory.to_owned(),
+        addresses: *addresses,
+    });
+    let _ = hand_over.map(|hand_over| host.reach_processes(*hand_over, containers));
     lease::on_end(watched.connection, |end| {
         if let End::Guard = end {
             unguarded();

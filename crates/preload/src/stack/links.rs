@@ -1,6 +1,6 @@
 //! Connections to other processes of this machine, over links in memory. A process under busypoll that accepts
 //! connections publishes its listeners ([`busypoll_stack::Host::reach_processes`]); a connection to an address of the
-//! machine at which none is published is the kernel's.
+//! machine, or of another network namespace of it, at which none is published is the kernel's.
 
 use super::{
     activation::deactivate,
@@ -12,7 +12,7 @@ use crate::{
     config,
     inside::{Inside, Restart},
 };
-use busypoll_stack::{TcpStream, is_published};
+use busypoll_stack::{TcpStream, is_in_directory, is_published};
 use libc::c_int;
 use std::{
     io::{self, ErrorKind},
@@ -38,21 +38,38 @@ pub fn connect(
     }
     let Ok(bound) = local_of(&file, fd) else { return Err(file) };
     let local = (bound.port() != 0).then_some(bound);
+    // To an address of this network namespace, or, if the policy says so, of another one.
+    let is_own = route::is_own(remote.ip());
+    let directory = (!is_own).then(|| file.containers(local, Some(remote))).flatten();
+    let bound_here = || bound.ip().to_canonical().is_unspecified() || route::is_own(bound.ip());
     // A program that is executed may get standard input, output and error.
-    let is_for_links = route::is_own(remote.ip())
-        && (bound.ip().to_canonical().is_unspecified() || route::is_own(bound.ip()))
+    let is_for_links = (directory.is_some() || is_own && bound_here())
         && !(0..=2).contains(&fd)
         && file.is_for_stack(local, Some(remote));
     if !is_for_links {
         return Err(file);
     }
-    let host = host::existing().or_else(|| is_published(remote).then(host::for_links).flatten());
-    let Some(host) = host else { return Err(file) };
+    let is_found = match directory {
+        Some(directory) => is_in_directory(directory, remote),
+        None => host::existing().is_some() || is_published(remote),
+    };
+    if !is_found {
+        return Err(file);
+    }
+    let source = directory.and_then(|_| route::source_to_container(remote.ip(), bound.ip()));
+    if source.is_none() && !is_own {
+        return Err(file);
+    }
+    let Some(host) = host::existing().or_else(host::for_links) else { return Err(file) };
     let mut file = file;
     for _ in 0..ATTEMPTS {
-        let Some(way) = host.way_to(remote) else { break };
-        let Some(stream) = file.stream(fd, local, remote) else { break };
-        let connect = || stream.connect_over(way.link, remote, way.patience);
+        let way = match source {
+            None => host.way_to(remote),
+            Some(source) => host.way_to_container((source, remote)),
+        };
+        let Some(way) = way else { break };
+        let Some(stream) = file.stream(fd, local, (remote, true)) else { break };
+        let connect = || stream.connect_over(way.link, (source, remote), way.patience);
         match inside.wait(Restart::Never, connect) {
             Err(failed) if code(&failed) == libc::EINPROGRESS => return Ok(Err(failed)),
             Ok(()) => return Ok(Ok(())),

@@ -38,6 +38,25 @@ fn addresses() -> Vec<(IpAddr, bool)> {
     found
 }
 
+/// The addresses of this machine, on all interfaces.
+pub fn all_addresses() -> Vec<IpAddr> {
+    addresses().into_iter().map(|(address, _)| address).collect()
+}
+
+/// The address from which a socket bound to `bound` connects to `to`, which another network namespace has; `None`: it is
+/// this one's, or there is no way.
+pub fn source_to_container(to: IpAddr, bound: IpAddr) -> Option<IpAddr> {
+    let (to, bound) = (to.to_canonical(), bound.to_canonical());
+    let any: IpAddr = match to {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // To an address of its own the kernel sends from that.
+    let chosen = source(SocketAddr::new(to, 1), any).filter(|from| *from != to)?;
+    let from = if bound.is_unspecified() { chosen } else { bound };
+    (!from.is_loopback() && from.is_ipv4() == to.is_ipv4()).then_some(from)
+}
+
 /// Whether a socket bound to `local` receives from the chosen interface. For a group: once it has joined it there.
 pub fn receives_from_interface(local: IpAddr) -> bool {
     let local = local.to_canonical();

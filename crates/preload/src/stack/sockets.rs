@@ -475,7 +475,7 @@ fn connect_tcp(
             let local = (bound.port() != 0).then_some(bound);
             let ours =
                 file.is_for_stack(local, Some(remote)) && route::leads_to(remote, bound.ip());
-            match ours.then(|| file.stream(fd, local, remote)).flatten() {
+            match ours.then(|| file.stream(fd, local, (remote, false))).flatten() {
                 Some(stream) => {
                     alone_since = is_known.then_some(since);
                     stream

@@ -8,7 +8,7 @@ use busypoll_policy::text::nearest;
 use busypoll_policy::{Launch, Plane, Policy, Profile, say, units};
 
 use super::start::uses_stack_plane;
-use super::{LaunchError, capture, execute, execute_child};
+use super::{LaunchError, capture, containers, execute, execute_child};
 
 /// Runs a program unchanged, with sockets that busy poll.
 #[derive(Clone, Debug, clap::Args)]
@@ -99,6 +99,10 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     }
     launch.same_host = uses_stack_plane(&launch.policy) && !args.no_same_host;
     launch.unix_streams = args.unix_streams;
+    if let Some(directory) = launch.policy.containers().filter(|_| launch.same_host) {
+        containers::check(directory)?;
+        say(containers::notice(directory));
+    }
     for trade in args.profile.trades(&launch.policy.defaults) {
         say(format_args!("--profile {}: {trade}", args.profile.word()));
     }

@@ -71,6 +71,9 @@ pub enum LaunchError {
     /// The file for the capture cannot be written.
     #[error("--pcap: {0}")]
     Capture(String),
+    /// The directory for other network namespaces cannot be used.
+    #[error("containers: {0}")]
+    Containers(String),
     /// The interface of the stack plane cannot be chosen, or is not available.
     #[error("--dev: {0}")]
     Device(String),
@@ -93,6 +96,7 @@ impl LaunchError {
             | Self::Strict(_)
             | Self::NoStack(_)
             | Self::Capture(_)
+            | Self::Containers(_)
             | Self::Device(_) => REFUSED,
         }
     }

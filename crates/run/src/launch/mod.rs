@@ -7,6 +7,7 @@
 //! | `library` | where the preload library is |
 //! | `device` | the interface of the stack plane |
 //! | `capabilities` | what this kernel and this user allow |
+//! | `containers` | the directory by which other network namespaces are reached |
 //! | `shared` | the memory in which the processes of a user's runs count their spinners |
 //! | `start` | the environment, and the exec |
 //! | `inherited_settings` | inherited settings that Rust's start-up changes |
@@ -18,6 +19,7 @@
 mod capabilities;
 mod capture;
 pub mod cli;
+mod containers;
 mod device;
 mod error;
 mod inherited_settings;

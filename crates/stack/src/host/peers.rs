@@ -11,15 +11,26 @@
 //! and an exec the connections that wait in its accept queue are given back: each client connects by the kernel, and
 //! sends again what the listener had received.
 
+mod containers;
+mod directory;
 mod local_streams;
+mod requests;
 pub(super) mod shares;
 
+pub use containers::{Containers, is_in_directory};
 pub use local_streams::{
     Asked, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
     serve_local_streams, stream_ends, stream_names,
 };
+pub(crate) use requests::Received;
 
-use self::shares::{Shares, is_group, share};
+use self::{
+    requests::{
+        Answer, DONE, GROUP, HAND_OVER, JOIN, LEAVE_STREAM, LINK, LINK_REQUEST, MOVE_STREAM,
+        NOT_NOW, Peer, Process, REQUEST, TAKE_BACK, ask, control_name, ends_of, send_received,
+    },
+    shares::{Shares, is_group, share},
+};
 use super::{Host, Inner, Link, idle_links::IdleLinks, workers::Group};
 use crate::{
     inet::{Pass, tcp::TakesLinks},
@@ -72,28 +83,6 @@ const ACCEPT_PATIENCE: Duration = Duration::from_millis(3);
 /// How soon a process that has lost the owner of its group looks for the next one again.
 const SOON: Duration = Duration::from_millis(20);
 
-/// The requests: hand this connection over; take it back, as its listener may be accepted from by another process; let
-/// me join those that wait at this address; give me their memory.
-const HAND_OVER: u8 = b'H';
-const TAKE_BACK: u8 = b'T';
-const JOIN: u8 = b'J';
-const GROUP: u8 = b'G';
-
-/// Of AF_UNIX streams: move it to the link; leave it to the kernel.
-const MOVE_STREAM: u8 = b'M';
-const LEAVE_STREAM: u8 = b'L';
-
-/// The answers. After the last one comes what the listener had received: the number after it, and the data in parts.
-const DONE: u8 = b'D';
-const NOT_NOW: u8 = b'N';
-const NOT_ACCEPTED: u8 = b'A';
-
-/// The most in one message.
-const PART: usize = 32 * 1024;
-
-/// A kind and two addresses with ports, IPv4 as mapped IPv6.
-const REQUEST: usize = 1 + 2 * 18;
-
 /// This process has forked. A child may have its listeners, and would not see a connection to itself over a link.
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
@@ -116,7 +105,7 @@ struct Shared {
     published: Mutex<Vec<Published>>,
     /// The names of sockets that take datagrams.
     names: Mutex<Vec<Arc<Rendezvous>>>,
-    links: Mutex<Vec<Joined>>,
+    links: Mutex<Vec<Linked>>,
     /// Held while a link is made.
     joining: Mutex<()>,
     /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
@@ -124,16 +113,18 @@ struct Shared {
     /// The name by which clients of a group find this process.
     own_name: Mutex<Option<Arc<Rendezvous>>>,
     /// The processes that have not answered, and until when new connections to them are the kernel's.
-    slow: Mutex<Vec<(i32, Instant)>>,
+    slow: Mutex<Vec<(Process, Instant)>>,
     /// The connections that this process is handing over: the kernel's sockets have their ends already.
     handing_over: Mutex<Vec<(SocketAddr, SocketAddr)>>,
     /// What this process has had of AF_UNIX streams that it leaves to the kernel.
     leaving: Mutex<Vec<local_streams::Leaving>>,
+    /// The directory by which processes of other network namespaces find this one.
+    containers: Option<containers::Served>,
 }
 
-/// A link to a process.
-struct Joined {
-    pid: i32,
+/// A link, and the process at its other end.
+struct Linked {
+    peer: Peer,
     link: Link,
     /// The link-layer addresses of this end and of the other one. Two processes may have several links, as each may make
     /// one, and one may be about to end.
@@ -148,6 +139,8 @@ struct Published {
     listeners: Vec<TakesLinks>,
     /// Other processes wait there as well.
     shared: Option<Shares>,
+    /// Processes of other network namespaces are to find it.
+    named: Option<containers::Named>,
 }
 
 /// How connections to an address are made.
@@ -169,19 +162,6 @@ pub struct ProcessWay {
     is_shared: bool,
 }
 
-/// What the listener at the other end had received of a connection that it has not accepted.
-pub(crate) struct Received {
-    /// The number after it.
-    pub(crate) next: u32,
-    pub(crate) data: Vec<u8>,
-}
-
-enum Answer {
-    Done,
-    NotNow,
-    NotAccepted(Received),
-}
-
 /// The kinds of sockets that are published.
 const TCP: &str = "tcp";
 pub(super) const UDP: &str = "udp";
@@ -190,14 +170,14 @@ pub(super) fn name_of(kind: &str, address: SocketAddr) -> String {
     format!("{kind}-{address}")
 }
 
-fn control_name(pid: u32) -> String {
-    format!("busypoll-process-{pid}")
-}
-
 impl Peers {
     /// # Errors
     /// No descriptor or thread left.
-    fn start(host: &Arc<Inner>, hand_over: HandOver) -> io::Result<Peers> {
+    fn start(
+        host: &Arc<Inner>,
+        hand_over: HandOver,
+        containers: Option<Containers>,
+    ) -> io::Result<Peers> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK;
         let shared = Arc::new(Shared {
             host: Arc::downgrade(host),
@@ -214,6 +194,8 @@ impl Peers {
             own_name: Mutex::default(),
             handing_over: Mutex::default(),
             leaving: Mutex::default(),
+            // Without it their connections are the kernel's.
+            containers: containers.and_then(|it| containers::Served::open(it).ok()),
         });
         let served = shared.clone();
         let thread = serve("busypoll/peers", move || served.serve())?;
@@ -233,7 +215,7 @@ impl Peers {
             return known.listeners.push(listener);
         }
         let (listeners, new) = (vec![listener.clone()], |rendezvous, shared| {
-            move |listeners| Published { address, rendezvous, listeners, shared }
+            move |listeners| Published { address, rendezvous, listeners, shared, named: None }
         });
         let made = match cable::listen_nonblocking(&name_of(TCP, address)) {
             Ok(rendezvous) => {
@@ -268,12 +250,17 @@ impl Peers {
     pub(crate) fn withdraw(&self, address: SocketAddr, listener: &TakesLinks) {
         let shared = &*self.shared;
         listener.never();
+        let mut unnamed = Vec::new();
         lock(&shared.published).retain_mut(|known| {
             if known.address == address {
                 known.listeners.retain(|it| !it.is_same(listener));
             }
+            if known.listeners.is_empty() {
+                unnamed.extend(known.named.take());
+            }
             !known.listeners.is_empty()
         });
+        unnamed.into_iter().for_each(|named| shared.unname(named));
         sys::signal(shared.changed.as_raw_fd());
     }
 
@@ -304,7 +291,7 @@ impl Peers {
             let link = self.link_to_process(host, pid, &group)?;
             Some(ProcessWay { link, patience: ACCEPT_PATIENCE, is_shared: true })
         };
-        let way = group.waiting().find_map(to);
+        let way = group.waiting(std::process::id()).find_map(to);
         if way.is_none() {
             group.remove_ended();
             if group.is_empty() {
@@ -317,15 +304,34 @@ impl Peers {
     /// The link to the first process found by one of these names, made if there is none yet.
     pub(super) fn look_up(&self, host: &Host, names: impl Iterator<Item = String>) -> Option<Link> {
         let (socket, pid) = cable::dial_first(names).ok()?;
+        let process = Process::here(pid.cast_unsigned());
         // Not visible from here: the kernel makes the connection.
-        if pid == 0 || self.is_slow(pid) || is_own(pid) && HAS_FORKED.load(Ordering::Relaxed) {
+        if pid == 0
+            || self.is_slow(process)
+            || is_own(process) && HAS_FORKED.load(Ordering::Relaxed)
+        {
             return None;
         }
+        self.joined(host, process, || {
+            let cable = cable::join(socket, pid)?;
+            let macs = cable.macs();
+            let link = host.add_link(cable)?;
+            Ok(Linked { peer: Peer { process, channel: None }, link, macs })
+        })
+    }
+
+    /// The link to `process`, made by `join` if there is none yet.
+    fn joined(
+        &self,
+        host: &Host,
+        process: Process,
+        join: impl FnOnce() -> io::Result<Linked>,
+    ) -> Option<Link> {
         let _one_at_a_time = lock(&self.shared.joining);
         let mut links = lock(&self.shared.links);
-        links.retain(|it| host.inet().has_link(it.link.0));
+        links.retain(|known| host.inet().has_link(known.link.0));
         // The last one: an earlier one may be about to end.
-        if let Some(known) = links.iter().rfind(|it| it.pid == pid) {
+        if let Some(known) = links.iter().rfind(|known| known.peer.process == process) {
             return Some(known.link);
         }
         if links.len() >= MOST_LINKS {
@@ -333,26 +339,22 @@ impl Peers {
         }
         // The thread needs them: the other process may be this one.
         drop(links);
-        let joined = cable::join(socket, pid).and_then(|cable| {
-            let macs = cable.macs();
-            Ok(Joined { pid, link: host.add_link(cable)?, macs })
-        });
-        let joined = joined.inspect_err(|_| self.set_slow(pid)).ok()?;
-        let link = joined.link;
-        lock(&self.shared.links).push(joined);
+        let known = join().inspect_err(|_| self.set_slow(process)).ok()?;
+        let link = known.link;
+        lock(&self.shared.links).push(known);
         // The thread looks at it from now on.
         sys::signal(self.shared.changed.as_raw_fd());
         Some(link)
     }
 
-    fn is_slow(&self, pid: i32) -> bool {
+    fn is_slow(&self, process: Process) -> bool {
         let mut slow = lock(&self.shared.slow);
         slow.retain(|(_, until)| Instant::now() < *until);
-        slow.iter().any(|(known, _)| *known == pid)
+        slow.iter().any(|(known, _)| *known == process)
     }
 
-    fn set_slow(&self, pid: i32) {
-        lock(&self.shared.slow).push((pid, Instant::now() + KERNEL_TIME));
+    fn set_slow(&self, process: Process) {
+        lock(&self.shared.slow).push((process, Instant::now() + KERNEL_TIME));
     }
 
     /// Other processes find this one by `name`, until [`withdraw_name`](Peers::withdraw_name).
@@ -374,11 +376,12 @@ impl Peers {
     /// No connection could be made this way: the process does not accept there any more; or, if `is_refused` is false,
     /// it does not answer. Returns whether another process may take it.
     fn is_no_way(&self, way: &ProcessWay, remote: SocketAddr, is_refused: bool) -> bool {
-        let pid = self.shared.pid_of(way.link.0).filter(|_| !is_refused);
-        pid.into_iter().for_each(|pid| self.set_slow(pid.cast_signed()));
+        let peer = self.shared.peer_of(way.link.0).filter(|_| !is_refused);
+        peer.into_iter().for_each(|peer| self.set_slow(peer.process));
         if way.is_shared {
             return true;
         }
+        self.forget_group(remote);
         let is_it = |known: &Reached| matches!(known, Reached::Over(link) if *link == way.link);
         lock(&self.shared.reached).retain(|(_, known)| !is_it(known));
         is_refused && is_group(remote)
@@ -400,11 +403,11 @@ impl Peers {
             // At the request of the other process, whose end the kernel has already.
             return Ok(None);
         }
-        let pid = shared.pid_of(link).ok_or(io::ErrorKind::NotConnected)?;
+        let peer = shared.peer_of(link).ok_or(io::ErrorKind::NotConnected)?;
         lock(&shared.handing_over).push(ends);
         let until = Instant::now() + HAND_OVER_PATIENCE;
         let asked = loop {
-            match ask(pid, HAND_OVER, (ends.1, ends.0), HAND_OVER_PATIENCE) {
+            match ask(&peer, HAND_OVER, (ends.1, ends.0), HAND_OVER_PATIENCE) {
                 Ok(Answer::Done) => break Ok(None),
                 Ok(Answer::NotAccepted(received)) => break Ok(Some(received)),
                 Ok(Answer::NotNow) if Instant::now() < until => sleep(Duration::from_millis(1)),
@@ -433,7 +436,7 @@ impl Peers {
     fn give_back(&self, executed: bool) {
         let shared = &*self.shared;
         let is_to_own = |known: &Reached| match known {
-            Reached::Over(link) => shared.pid_of(link.0) == Some(std::process::id()),
+            Reached::Over(link) => shared.peer_of(link.0).is_some_and(|it| is_own(it.process)),
             Reached::OneOf(_) => false,
         };
         lock(&shared.reached).retain(|(_, known)| !is_to_own(known));
@@ -469,6 +472,8 @@ impl Shared {
             names.extend(lock(&self.names).iter().cloned());
             let mut fds = vec![entry(self.changed.as_raw_fd()), entry(self.control.as_raw_fd())];
             fds.extend(names.iter().map(|name| entry(name.as_fd().as_raw_fd())));
+            let ways = self.ways_of_containers();
+            fds.extend(ways.iter().map(|fd| entry(fd.as_raw_fd())));
             // Only their ends count.
             let shares = || published.iter().filter_map(|known| known.shared.as_ref());
             let others = shares().flat_map(Shares::others).map(|fd| entry(fd.as_raw_fd()));
@@ -483,7 +488,7 @@ impl Shared {
                 next_look = Instant::now() + LOOK;
                 self.close_idle(&mut idle_links);
             }
-            let others = fds.get(2 + names.len()..).unwrap_or_default();
+            let others = fds.get(2 + names.len() + ways.len()..).unwrap_or_default();
             if seeks_owner || others.iter().any(|fd| fd.revents != 0) {
                 self.renew_groups();
             }
@@ -495,9 +500,13 @@ impl Shared {
             }
             if fds[1].revents != 0 {
                 // A process that sends nothing, or something else, gets no answer.
-                let _ = self.answer();
+                let _ = self.accept_request(&self.control);
             }
-            for (name, _) in names.iter().zip(&fds[2..]).filter(|(_, fd)| fd.revents != 0) {
+            let (of_names, of_containers) = fds[2..].split_at(names.len());
+            for (fd, _) in ways.iter().zip(of_containers).filter(|(_, fd)| fd.revents != 0) {
+                self.serve_containers(fd);
+            }
+            for (name, _) in names.iter().zip(of_names).filter(|(_, fd)| fd.revents != 0) {
                 let Some(inner) = self.host.upgrade() else { return };
                 let config = cable::Config { mtu: MTU, ..cable::Config::default() };
                 // It may have gone again.
@@ -513,8 +522,8 @@ impl Shared {
         let Some(inner) = self.host.upgrade() else { return };
         let host = Host { inner };
         let mut links = lock(&self.links);
-        links.retain(|it| host.inet().has_link(it.link.0));
-        let numbers: Vec<_> = links.iter().map(|it| it.link.0).collect();
+        links.retain(|known| host.inet().has_link(known.link.0));
+        let numbers: Vec<_> = links.iter().map(|known| known.link.0).collect();
         drop(links);
         for number in idle.look(host.inet(), &numbers) {
             let is_it = |known: &Reached| matches!(known, Reached::Over(link) if link.0 == number);
@@ -524,37 +533,49 @@ impl Shared {
     }
 
     fn accepted(&self, host: &Host, cable: ProcessCable) {
-        let pid = cable.peer_pid();
+        let peer = Peer::here(cable.peer_pid().cast_unsigned());
         if lock(&self.links).len() >= MOST_LINKS {
             return;
         }
         // Without it the other process finds no way, and connects by the kernel.
         let macs = cable.macs();
         if let Ok(link) = host.add_link(cable) {
-            let mut links = lock(&self.links);
-            links.retain(|it| host.inet().has_link(it.link.0));
-            links.push(Joined { pid, link, macs });
+            self.add(host, Linked { peer, link, macs });
         }
     }
 
-    /// Answers one request.
-    fn answer(self: &Arc<Shared>) -> io::Result<()> {
+    fn add(&self, host: &Host, linked: Linked) {
+        let mut links = lock(&self.links);
+        links.retain(|known| host.inet().has_link(known.link.0));
+        links.push(linked);
+    }
+
+    /// Answers one request, on a connection to `listening`.
+    fn accept_request(self: &Arc<Shared>, listening: &OwnedFd) -> io::Result<()> {
         // SAFETY: no address is wanted.
         let socket = sys::owned(unsafe {
             libc::accept4(
-                self.control.as_raw_fd(),
+                listening.as_raw_fd(),
                 std::ptr::null_mut(),
                 std::ptr::null_mut(),
                 libc::SOCK_CLOEXEC,
             )
         })?;
-        if !unix::trusts(unix::peer(socket.as_fd())?.1) {
-            return Ok(());
-        }
+        let trusts = match self.containers.as_ref().filter(|it| it.is_listening(listening)) {
+            Some(containers) => containers.trusts(&socket)?,
+            None => unix::trusts(unix::peer(socket.as_fd())?.1),
+        };
+        if trusts { self.answer(socket) } else { Ok(()) }
+    }
+
+    /// Answers the request that comes on this connection.
+    fn answer(self: &Arc<Shared>, socket: OwnedFd) -> io::Result<()> {
         unix::set_timeouts(&socket, PATIENCE)?;
-        let mut request = [0; REQUEST];
-        if message::receive(socket.as_fd(), &mut request)?.0 != REQUEST {
-            return Ok(());
+        let mut request = [0; LINK_REQUEST];
+        match message::receive(socket.as_fd(), &mut request)?.0 {
+            REQUEST => {}
+            LINK_REQUEST if request[0] == LINK => return self.give_link(socket, &request),
+            _ => return Ok(()),
         }
         if matches!(request[0], MOVE_STREAM | LEAVE_STREAM) {
             return self.answer_about_stream(request[0], &request, &socket);
@@ -603,14 +624,14 @@ impl Shared {
                     None => {}
                     Some(queued) => queued.into_iter().for_each(|(link, local, remote)| {
                         let left = until.saturating_duration_since(Instant::now());
-                        let pid = self.pid_of(link).filter(|_| !left.is_zero());
-                        let is_asked = pid.is_some_and(|pid| {
+                        let peer = self.peer_of(link).filter(|_| !left.is_zero());
+                        let is_asked = peer.is_some_and(|peer| {
                             // Not by way of the thread, which is asked for this end then.
-                            if is_own(pid.cast_signed()) {
+                            if is_own(peer.process) {
                                 (self.hand_over)(remote, local);
                                 return true;
                             }
-                            ask(pid, TAKE_BACK, (remote, local), left).is_ok()
+                            ask(&peer, TAKE_BACK, (remote, local), left).is_ok()
                         });
                         if !is_asked && let Some(inner) = self.host.upgrade() {
                             // Otherwise its client would wait for ever.
@@ -636,9 +657,15 @@ impl Shared {
         Some(Received { next, data })
     }
 
-    fn pid_of(&self, link: u32) -> Option<u32> {
+    fn peer_of(&self, link: u32) -> Option<Peer> {
         let links = lock(&self.links);
-        links.iter().find(|it| it.link.0 == link).map(|it| it.pid.cast_unsigned())
+        links.iter().find(|known| known.link.0 == link).map(|known| known.peer.clone())
+    }
+
+    fn link_to(&self, process: Process) -> Option<Link> {
+        let links = lock(&self.links);
+        // The last one: an earlier one may be about to end.
+        links.iter().rfind(|known| known.peer.process == process).map(|known| known.link)
     }
 }
 
@@ -654,78 +681,6 @@ pub(super) fn names_for(kind: &'static str, remote: SocketAddr) -> impl Iterator
     addresses_for(remote).map(move |ip| name_of(kind, SocketAddr::new(ip, remote.port())))
 }
 
-/// Sends a request about a connection with these ends, local and remote, to a process; each step may take so long.
-fn ask(
-    pid: u32,
-    kind: u8,
-    ends: (SocketAddr, SocketAddr),
-    patience: Duration,
-) -> io::Result<Answer> {
-    answer_on(&request(pid, kind, ends, patience)?)
-}
-
-/// Sends the request. Returns the connection, over which the answer comes.
-fn request(
-    pid: u32,
-    kind: u8,
-    (local, remote): (SocketAddr, SocketAddr),
-    patience: Duration,
-) -> io::Result<OwnedFd> {
-    // Zero would be no limit.
-    let patience = patience.max(Duration::from_millis(1));
-    let socket = unix::connect(&control_name(pid), libc::SOCK_SEQPACKET, patience)?;
-    let (peer, user) = unix::peer(socket.as_fd())?;
-    if peer.cast_unsigned() != pid || !unix::trusts(user) {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    let mut request = [0; REQUEST];
-    request[0] = kind;
-    write(local, &mut request[1..19]);
-    write(remote, &mut request[19..]);
-    message::send(socket.as_fd(), &request, &[], 0)?;
-    Ok(socket)
-}
-
-fn answer_on(socket: &OwnedFd) -> io::Result<Answer> {
-    let mut answer = [0; 9];
-    match (message::receive(socket.as_fd(), &mut answer)?.0, answer) {
-        (1, [DONE, ..]) => Ok(Answer::Done),
-        (9, [NOT_ACCEPTED, next @ .., l0, l1, l2, l3]) => {
-            let (next, len) = (u32::from_ne_bytes(next), u32::from_ne_bytes([l0, l1, l2, l3]));
-            receive_parts(socket, len as usize)
-                .map(|data| Answer::NotAccepted(Received { next, data }))
-        }
-        _ => Ok(Answer::NotNow),
-    }
-}
-
-/// The ends in a request, local and remote.
-fn ends_of(request: &[u8]) -> (SocketAddr, SocketAddr) {
-    (read(&request[1..19]), read(&request[19..]))
-}
-
-fn receive_parts(socket: &OwnedFd, len: usize) -> io::Result<Vec<u8>> {
-    let (mut data, mut part) = (Vec::new(), vec![0; PART]);
-    while data.len() < len {
-        match message::receive(socket.as_fd(), &mut part)?.0 {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            got => data.extend_from_slice(&part[..got]),
-        }
-    }
-    Ok(data)
-}
-
-fn send_received(socket: &OwnedFd, received: &Received) -> io::Result<()> {
-    let mut answer = [NOT_ACCEPTED; 9];
-    answer[1..5].copy_from_slice(&received.next.to_ne_bytes());
-    answer[5..].copy_from_slice(&(received.data.len() as u32).to_ne_bytes());
-    message::send(socket.as_fd(), &answer, &[], 0)?;
-    for part in received.data.chunks(PART) {
-        message::send(socket.as_fd(), part, &[], 0)?;
-    }
-    Ok(())
-}
-
 fn in_pass<T>(then: impl FnOnce(&mut Pass<'_>) -> T) -> T {
     let mut pass = Pass::new(None, time::now(), PolledBy::Kernel);
     let result = then(&mut pass);
@@ -733,38 +688,28 @@ fn in_pass<T>(then: impl FnOnce(&mut Pass<'_>) -> T) -> T {
     result
 }
 
-fn is_own(pid: i32) -> bool {
-    pid.cast_unsigned() == std::process::id()
+fn is_own(process: Process) -> bool {
+    process == Process::here(std::process::id())
 }
 
 fn canonical(end: SocketAddr) -> SocketAddr {
     SocketAddr::new(end.ip().to_canonical(), end.port())
 }
 
-fn write(end: SocketAddr, to: &mut [u8]) {
-    let ip = match end.ip().to_canonical() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
-    to[..16].copy_from_slice(&ip.octets());
-    to[16..].copy_from_slice(&end.port().to_be_bytes());
-}
-
-fn read(from: &[u8]) -> SocketAddr {
-    let ip: [u8; 16] = from[..16].try_into().unwrap_or_default();
-    let port = u16::from_be_bytes([from[16], from[17]]);
-    SocketAddr::new(IpAddr::from(ip).to_canonical(), port)
-}
-
 impl Host {
     /// From now on connections between this process and others of the machine that do the same go over links.
-    /// `hand_over` hands one of this process's over to the kernel.
+    /// `hand_over` hands one of this process's over to the kernel. With `containers`, also those with processes of other
+    /// network namespaces.
     ///
     /// # Errors
     /// No descriptor or thread left.
     #[doc(hidden)]
-    pub fn reach_processes(&self, hand_over: HandOver) -> io::Result<()> {
-        let peers = Peers::start(&self.inner, hand_over)?;
+    pub fn reach_processes(
+        &self,
+        hand_over: HandOver,
+        containers: Option<Containers>,
+    ) -> io::Result<()> {
+        let peers = Peers::start(&self.inner, hand_over, containers)?;
         let _ = self.inner.peers.set(peers);
         Ok(())
     }

@@ -121,9 +121,8 @@ impl Group {
         Some(Arc::new(Place { group: self.clone(), at }))
     }
 
-    /// The processes that can take a connection now, by turns; not this one.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = u32> + '_ {
-        let own = std::process::id();
+    /// The processes that can take a connection now, by turns; not `own`.
+    pub(super) fn waiting(&self, own: u32) -> impl Iterator<Item = u32> + '_ {
         let of = move |member: &Member| {
             let pid = member.pid.load(Ordering::Relaxed);
             // A place that is taken or left just now has none.
@@ -199,17 +198,18 @@ mod tests {
         for (at, pid) in [(0, 101), (1, 102), (2, 103)] {
             ours.members()[at].pid.store(pid, Ordering::Relaxed);
         }
-        assert_eq!(theirs.waiting().next(), None);
+        assert_eq!(theirs.waiting(std::process::id()).next(), None);
         let place = |at: usize| std::mem::ManuallyDrop::new(Place { group: ours.clone(), at });
         place(0).set(1);
         place(2).set(2);
-        let found: Vec<u32> = (0..4).filter_map(|_| theirs.waiting().next()).collect();
+        let found: Vec<u32> =
+            (0..4).filter_map(|_| theirs.waiting(std::process::id()).next()).collect();
         assert!(found == [101, 103, 101, 103] || found == [103, 101, 103, 101], "{found:?}");
-        assert_eq!(theirs.waiting().count(), 2);
+        assert_eq!(theirs.waiting(std::process::id()).count(), 2);
         place(0).set(0);
-        assert_eq!(Vec::from_iter(theirs.waiting()), [103]);
+        assert_eq!(Vec::from_iter(theirs.waiting(std::process::id())), [103]);
         theirs.remove(103);
-        assert_eq!(theirs.waiting().next(), None);
+        assert_eq!(theirs.waiting(std::process::id()).next(), None);
         assert!(!theirs.is_empty());
     }
 
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(places.len(), MOST);
         places[3].set(1);
         // A process does not connect to itself over a link.
-        assert_eq!(group.waiting().next(), None);
+        assert_eq!(group.waiting(std::process::id()).next(), None);
         drop(places);
         assert!(group.is_empty());
         assert!(group.join().is_some());

@@ -33,7 +33,7 @@ mod slots;
 pub use between::ProcessCable;
 pub(crate) use ports::{Found, Ports, Receives};
 pub use rendezvous::{Rendezvous, connect, listen};
-pub(crate) use rendezvous::{dial, dial_first, join, listen_nonblocking};
+pub(crate) use rendezvous::{dial, dial_first, join, join_by, listen_nonblocking, offer_by};
 
 /// The configuration of a pair of cable NICs.
 #[derive(Clone, Copy, Debug)]

@@ -10,8 +10,11 @@
 //! Neither goes on before both have done so.
 
 use super::{
-    Answer, DONE, Joined, LEAVE_STREAM, MOVE_STREAM, PATIENCE, Peers, REQUEST, Received, Shared,
-    control_name, ends_of, send_received, write,
+    Linked, PATIENCE, Peers, Shared,
+    requests::{
+        Answer, DONE, LEAVE_STREAM, MOVE_STREAM, NOT_NOW, Process, Received, answer_on, ends_of,
+        request, send_received, send_request,
+    },
 };
 use crate::{
     Link,
@@ -122,7 +125,7 @@ impl Asked {
         let ours = Received { next: ours.next, data: ours.unread.clone() };
         send_received(&self.0, &ours)?;
         unix::set_timeouts(&self.0, Duration::ZERO)?;
-        match super::answer_on(&self.0)? {
+        match answer_on(&self.0)? {
             Answer::NotAccepted(Received { next, data }) => Ok(Left { next, unread: data }),
             _ => Err(io::ErrorKind::WouldBlock.into()),
         }
@@ -270,9 +273,8 @@ impl Peers {
     ) -> io::Result<bool> {
         let Some(ends) = ends_of_local_stream(inode) else { return Ok(false) };
         let Some(link) = self.look_up(host, std::iter::once(name(inode))) else { return Ok(false) };
-        let Some(pid) = self.shared.pid_of(link.0) else { return Ok(false) };
-        let socket = connect(pid, PATIENCE)?;
-        request(&socket, MOVE_STREAM, (ends.1, ends.0))?;
+        let Some(peer) = self.shared.peer_of(link.0) else { return Ok(false) };
+        let socket = request(&peer, MOVE_STREAM, (ends.1, ends.0), PATIENCE)?;
         let links = lock(&self.shared.links);
         let known = links.iter().find(|it| it.link == link).map(|it| it.macs[0]);
         drop(links);
@@ -298,10 +300,10 @@ impl Peers {
         link: u32,
         (local, remote): (SocketAddr, SocketAddr),
     ) -> io::Result<Asked> {
-        let pid = self.shared.pid_of(link).ok_or(io::ErrorKind::NotConnected)?;
-        let socket = connect(pid, PATIENCE)?;
+        let peer = self.shared.peer_of(link).ok_or(io::ErrorKind::NotConnected)?;
+        let socket = peer.connect(PATIENCE)?;
         sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, LEAVE_BUFFER)?;
-        match request(&socket, LEAVE_STREAM, (remote, local)) {
+        match send_request(&socket, LEAVE_STREAM, (remote, local)) {
             Ok(()) => Ok(Asked(socket)),
             // This process was stopped meanwhile, and the other one did not wait for so long.
             Err(_) => Err(io::ErrorKind::WouldBlock.into()),
@@ -331,27 +333,6 @@ impl Peers {
     }
 }
 
-fn connect(pid: u32, patience: Duration) -> io::Result<OwnedFd> {
-    let socket = unix::connect(&control_name(pid), libc::SOCK_SEQPACKET, patience)?;
-    let (peer, user) = unix::peer(socket.as_fd())?;
-    match peer.cast_unsigned() == pid && unix::trusts(user) {
-        true => Ok(socket),
-        false => Err(io::ErrorKind::PermissionDenied.into()),
-    }
-}
-
-fn request(
-    socket: &OwnedFd,
-    kind: u8,
-    (local, remote): (SocketAddr, SocketAddr),
-) -> io::Result<()> {
-    let mut request = [0; REQUEST];
-    request[0] = kind;
-    write(local, &mut request[1..19]);
-    write(remote, &mut request[19..]);
-    message::send(socket.as_fd(), &request, &[], 0).map(drop)
-}
-
 impl Shared {
     /// Answers a request about a stream.
     pub(super) fn answer_about_stream(
@@ -364,9 +345,10 @@ impl Shared {
         let Some((moves, leaves)) = SERVED.get() else { return Ok(()) };
         if kind == MOVE_STREAM {
             let pid = unix::peer(socket.as_fd())?.0;
+            let process = Process::here(pid.cast_unsigned());
             let mut theirs = MacAddr::default();
             message::receive(socket.as_fd(), &mut theirs.0)?;
-            let is_it = |it: &&Joined| it.pid == pid && it.macs[1] == theirs;
+            let is_it = |it: &&Linked| it.peer.process == process && it.macs[1] == theirs;
             let link = lock(&self.links).iter().find(is_it).map(|it| it.link);
             let Some((link, inner)) = link.zip(self.host.upgrade()) else { return Ok(()) };
             moves(&Host { inner }, ends, link, &mut || other_goes_on(socket));
@@ -374,7 +356,7 @@ impl Shared {
         }
         sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, LEAVE_BUFFER)?;
         message::send(socket.as_fd(), &[READY], &[], 0)?;
-        let theirs = match super::answer_on(socket)? {
+        let theirs = match answer_on(socket)? {
             Answer::NotAccepted(Received { next, data }) => Left { next, unread: data },
             _ => return Ok(()),
         };
@@ -395,7 +377,7 @@ impl Shared {
         });
         match left {
             true => Ok(()),
-            false => message::send(socket.as_fd(), &[super::NOT_NOW], &[], 0).map(drop),
+            false => message::send(socket.as_fd(), &[NOT_NOW], &[], 0).map(drop),
         }
     }
 }

@@ -3,8 +3,9 @@
 //! takes the name over when that one has gone.
 
 use super::{
-    DONE, GROUP, HAND_OVER_PATIENCE, JOIN, Joined, NOT_NOW, PATIENCE, Peers, Published, Shared,
-    TCP, addresses_for, canonical, name_of, names_for, request,
+    HAND_OVER_PATIENCE, PATIENCE, Peers, Published, Shared, TCP, addresses_for, canonical, name_of,
+    names_for,
+    requests::{DONE, GROUP, JOIN, NOT_NOW, Peer, Process, request},
 };
 use crate::{
     host::{Host, Link, workers::Group},
@@ -81,13 +82,13 @@ impl Shares {
         if pid == 0 || pid.cast_unsigned() == std::process::id() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let (owner, group) = Shares::ask(pid.cast_unsigned(), JOIN, address)?;
+        let (owner, group) = Shares::ask(&Peer::here(pid.cast_unsigned()), JOIN, address)?;
         Ok(Shares { group, owner: Some(owner), members: Vec::new(), _mark: None })
     }
 
     /// Asks a process for the memory of a group.
-    fn ask(pid: u32, kind: u8, address: SocketAddr) -> io::Result<(OwnedFd, Arc<Group>)> {
-        let socket = request(pid, kind, (address, address), HAND_OVER_PATIENCE)?;
+    fn ask(peer: &Peer, kind: u8, address: SocketAddr) -> io::Result<(OwnedFd, Arc<Group>)> {
+        let socket = request(peer, kind, (address, address), HAND_OVER_PATIENCE)?;
         let (_, mut files) = message::receive(socket.as_fd(), &mut [0])?;
         let file = files.pop().ok_or(io::ErrorKind::NotFound)?;
         Ok((socket, Group::open(file)?))
@@ -103,16 +104,18 @@ impl Peers {
     /// The group of the processes that wait at `remote`, of which one is at the other end of `link`; `None`: it is the
     /// only one.
     pub(super) fn group_of(&self, link: Link, remote: SocketAddr) -> Option<Arc<Group>> {
-        let pid = self.shared.pid_of(link.0).filter(|_| is_group(remote))?;
-        Shares::ask(pid, GROUP, remote).ok().map(|(_, group)| group)
+        let peer = self.shared.peer_of(link.0);
+        // In another network namespace there is no mark.
+        let peer = peer.filter(|peer| peer.channel.is_some() || is_group(remote))?;
+        Shares::ask(&peer, GROUP, remote).ok().map(|(_, group)| group)
     }
 
     /// The link to a process of a group, made if there is none yet.
     pub(super) fn link_to_process(&self, host: &Host, pid: u32, group: &Group) -> Option<Link> {
-        let is_it = |it: &&Joined| it.pid.cast_unsigned() == pid && host.inet().has_link(it.link.0);
-        let known = lock(&self.shared.links).iter().rfind(is_it).map(|it| it.link);
-        if self.is_slow(pid.cast_signed()) || known.is_some() {
-            return known.filter(|_| !self.is_slow(pid.cast_signed()));
+        let (process, slow) = (Process::here(pid), self.is_slow(Process::here(pid)));
+        let known = self.shared.link_to(process).filter(|link| host.inet().has_link(link.0));
+        if slow || known.is_some() {
+            return known.filter(|_| !slow);
         }
         let link = self.look_up(host, [process_name(pid)].into_iter());
         if link.is_none() && is_gone(pid) {
@@ -199,6 +202,9 @@ impl Shared {
                     Ok(rendezvous) => {
                         known.rendezvous = Some(Arc::new(rendezvous));
                         shares._mark = mark(known.address).ok();
+                        if let (Some(named), Some(by)) = (&mut known.named, &self.containers) {
+                            named.renew(by, known.address);
+                        }
                     }
                     Err(_) => lost.push(known.address),
                 }

@@ -32,6 +32,8 @@ pub struct ConnectOptions {
     pub queue: u32,
     /// `IP_TTL` and `IP_TOS`.
     pub path: PathOptions,
+    /// The local address over a link to a process of another network namespace, as the kernel's routes have it.
+    pub source: Option<IpAddr>,
     /// TCP's own.
     pub tcp: TcpOptions,
 }
@@ -108,7 +110,8 @@ impl Inet {
         //# If an application on a multihomed host does not specify the local IP address when actively opening a TCP
         //# connection, then the TCP implementation MUST ask the IP layer to select a local IP address before sending
         //# the (first) SYN (MUST-44).
-        let path = match self.tcp_path((local, remote), options.queue, options.path, pass.now) {
+        let from = options.source.map_or(local, |ip| SocketAddr::new(ip, local.port()));
+        let path = match self.tcp_path((from, remote), options.queue, options.path, pass.now) {
             Ok(path) => path,
             // A broadcast address of the link.
             Err(SendError::Broadcast) => return Err(SendError::NoRoute.into()),

@@ -84,9 +84,7 @@ impl Rendezvous {
             let what = "cable: between processes it has one queue and no interrupt moderation";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        let mtu = u32::try_from(config.mtu).unwrap_or(u32::MAX);
-        let shape = Shape { mtu, ring: config.ring }.checked()?;
-        static MADE: AtomicU32 = AtomicU32::new(0);
+        let shape = shape_of(&config)?;
         loop {
             let listener = self.socket.as_raw_fd();
             let flags = libc::SOCK_CLOEXEC;
@@ -103,19 +101,56 @@ impl Rendezvous {
             if !unix::trusts(user) || sys::has_hung_up(socket.as_raw_fd()) {
                 continue;
             }
-            let (memory, file) = Memory::create(shape)?;
-            let number = MADE.fetch_add(1, Ordering::Relaxed);
-            let mut offer = [0; OFFER];
-            for (to, word) in offer.chunks_exact_mut(4).zip([MAGIC, shape.mtu, shape.ring, number])
-            {
-                to.copy_from_slice(&word.to_ne_bytes());
-            }
+            let (memory, number, offer, file) = make_offer(shape)?;
             // If it has gone already, the next one may not have.
-            if send_with_descriptor(&socket, &offer, file.as_raw_fd()).is_ok() {
+            if send_offer(&socket, &offer, &[file.as_raw_fd()]).is_ok() {
                 return ProcessCable::new(memory, socket, Side::Listener, number, pid);
             }
         }
     }
+}
+
+fn shape_of(config: &Config) -> io::Result<Shape> {
+    let mtu = u32::try_from(config.mtu).unwrap_or(u32::MAX);
+    Shape { mtu, ring: config.ring }.checked()
+}
+
+/// A cable's memory and number, and what the other process gets of it.
+fn make_offer(shape: Shape) -> io::Result<(Memory, u32, [u8; OFFER], OwnedFd)> {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let (memory, file) = Memory::create(shape)?;
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let mut offer = [0; OFFER];
+    for (to, word) in offer.chunks_exact_mut(4).zip([MAGIC, shape.mtu, shape.ring, number]) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok((memory, number, offer, file))
+}
+
+/// Joins a cable with the process at the other end of `channel`, which has asked for one and takes it by [`join_by`]. The
+/// channel remains as it is.
+///
+/// # Errors
+/// That process has gone; no memory or descriptor left.
+pub(crate) fn offer_by(channel: &OwnedFd, config: &Config, pid: i32) -> io::Result<ProcessCable> {
+    let (memory, number, offer, file) = make_offer(shape_of(config)?)?;
+    let (ours, theirs) = unix::pair(libc::SOCK_STREAM)?;
+    send_offer(channel, &offer, &[file.as_raw_fd(), theirs.as_raw_fd()])?;
+    // As in `join_by`.
+    ProcessCable::new(memory, ours.try_clone()?, Side::Listener, number, pid)
+}
+
+/// The cable that the process at the other end of `channel` offers.
+///
+/// # Errors
+/// It offers none; no memory or descriptor left.
+pub(crate) fn join_by(channel: &OwnedFd, pid: i32) -> io::Result<ProcessCable> {
+    let (offer, mut descriptors) = receive_offer(channel)?;
+    let (Some(socket), Some(file)) = (descriptors.pop(), descriptors.pop()) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    // A copy is one of the library's descriptors, which the program does not close by chance.
+    join_offer(&offer, &file, socket.try_clone()?, pid)
 }
 
 /// A cable to the process that listens at `name`, which must be of this user or of root. Waits until it accepts, for 5 s
@@ -212,7 +247,17 @@ pub(crate) fn dial_first(
 
 /// The cable that the process at the other end of `socket` offers.
 pub(crate) fn join(socket: OwnedFd, pid: i32) -> io::Result<ProcessCable> {
-    let (offer, file) = receive_with_descriptor(&socket)?;
+    let (offer, mut descriptors) = receive_offer(&socket)?;
+    let file = descriptors.pop().ok_or_else(no_cable)?;
+    join_offer(&offer, &file, socket, pid)
+}
+
+fn join_offer(
+    offer: &[u8; OFFER],
+    file: &OwnedFd,
+    socket: OwnedFd,
+    pid: i32,
+) -> io::Result<ProcessCable> {
     let mut words =
         offer.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap_or_default()));
     let mut next = || words.next().unwrap_or(0);
@@ -221,7 +266,7 @@ pub(crate) fn join(socket: OwnedFd, pid: i32) -> io::Result<ProcessCable> {
         let what = "cable: the other process has another version of busypoll";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
-    let memory = Memory::open(&file, Shape { mtu, ring }.checked()?)?;
+    let memory = Memory::open(file, Shape { mtu, ring }.checked()?)?;
     ProcessCable::new(memory, socket, Side::Connector, number, pid)
 }
 
@@ -235,25 +280,25 @@ fn or_timed_out(error: io::Error) -> io::Error {
     }
 }
 
-fn send_with_descriptor(socket: &OwnedFd, bytes: &[u8; OFFER], fd: RawFd) -> io::Result<()> {
-    match message::send(socket.as_fd(), bytes, &[fd], libc::MSG_DONTWAIT)? {
+fn send_offer(socket: &OwnedFd, bytes: &[u8; OFFER], descriptors: &[RawFd]) -> io::Result<()> {
+    match message::send(socket.as_fd(), bytes, descriptors, libc::MSG_DONTWAIT)? {
         OFFER => Ok(()),
         _ => Err(io::ErrorKind::WriteZero.into()),
     }
 }
 
-fn receive_with_descriptor(socket: &OwnedFd) -> io::Result<([u8; OFFER], OwnedFd)> {
+fn receive_offer(socket: &OwnedFd) -> io::Result<([u8; OFFER], Vec<OwnedFd>)> {
     let mut bytes = [0; OFFER];
-    let (len, mut descriptors) =
-        message::receive(socket.as_fd(), &mut bytes).map_err(or_timed_out)?;
-    match (len, descriptors.pop()) {
-        (0, _) => Err(io::ErrorKind::ConnectionReset.into()),
-        (OFFER, Some(file)) => Ok((bytes, file)),
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "cable: what listens there has no cable",
-        )),
+    let (len, descriptors) = message::receive(socket.as_fd(), &mut bytes).map_err(or_timed_out)?;
+    match len {
+        0 => Err(io::ErrorKind::ConnectionReset.into()),
+        OFFER => Ok((bytes, descriptors)),
+        _ => Err(no_cable()),
     }
+}
+
+fn no_cable() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "cable: what listens there has no cable")
 }
 
 #[cfg(test)]

@@ -112,6 +112,13 @@ impl TcpListener {
             })
     }
 
+    /// Processes of other network namespaces find it, too, if the host [reaches them](Host::reach_processes). It takes IPv4
+    /// connections unless `only_v6`.
+    #[doc(hidden)]
+    pub fn publish_to_containers(&self, only_v6: bool) {
+        self.0.host.publish_to_containers(self.0.listening.local(), only_v6);
+    }
+
     /// As [`accept`](TcpListener::accept), also of the [companion's](TcpListener::with_companion) connections.
     /// Non-blocking if `dont_wait`, whatever the socket's mode.
     ///

@@ -130,7 +130,10 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
             // Neither end may send before the kernel has both.
             let peers = self.host.peers().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
             self.not_accepted = peers.hand_over_both(self.link, ends)?;
-            return Ok(());
+            if !peers.is_to_container(self.link) {
+                return Ok(());
+            }
+            // The next packets come by an interface.
         }
         // A packet that is left in our rings is the kernel's.
         self.host.inet().tcp_hand_over_until(time::now() + DRAIN_TIME);
@@ -140,7 +143,8 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
     fn thaw(&mut self) -> io::Result<()> {
         if let Some(received) = self.not_accepted.take() {
             self.forget();
-            return reconnect(self.kernel, self.state, &received);
+            let is_near = !self.host.peers().is_some_and(|it| it.is_to_container(self.link));
+            return reconnect(self.kernel, self.state, &received, is_near);
         }
         // With a window probe the kernel learns from the peer what it has acknowledged meanwhile. If nothing is to be
         // acknowledged, the probe would only cost: it takes a fifth of the hand-over.

@@ -77,6 +77,7 @@ impl Values {
             reuse_port: self.reuse_port,
             queue: 0,
             path: self.path,
+            source: None,
             tcp: self.tcp.get(),
         }
     }

@@ -34,7 +34,7 @@ use crate::{
 };
 use std::{
     io,
-    net::{Shutdown, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, Shutdown, SocketAddr, ToSocketAddrs},
     ops::Deref,
     sync::{
         Arc, Mutex, OnceLock,
@@ -231,17 +231,23 @@ impl TcpStream {
         lock(&self.0.values).path.link = link.0;
     }
 
-    /// Connects to `remote` over `link`, within `limit`, also if the socket is non-blocking.
+    /// Connects to `remote` over `link`, within `limit`, also if the socket is non-blocking; from `source`, if the process
+    /// there is of another network namespace.
     ///
     /// # Errors
     /// As [`connect`](TcpStream::connect); `WouldBlock` if the other process does not answer within `limit`; EINPROGRESS
     /// if it is connected and non-blocking, as such a call has not returned success.
     #[doc(hidden)]
-    pub fn connect_over(&self, link: Link, remote: SocketAddr, limit: Duration) -> io::Result<()> {
+    pub fn connect_over(
+        &self,
+        link: Link,
+        (source, remote): (Option<IpAddr>, SocketAddr),
+        limit: Duration,
+    ) -> io::Result<()> {
         self.set_link(link);
         let (inner, waits) = (&*self.0, Timeout::default());
         waits.set(Some(limit))?;
-        inner.start_connect(remote)?;
+        inner.start_connect_from(source, remote)?;
         inner.wait_connected(false, &waits).inspect_err(|_| {
             if let Some(flow) = inner.connection() {
                 let mut pass = pass();
@@ -519,6 +525,11 @@ impl Inner {
 
     /// Sends the SYN.
     fn start_connect(&self, remote: SocketAddr) -> io::Result<()> {
+        self.start_connect_from(None, remote)
+    }
+
+    /// The same, from the address `source` over a link.
+    fn start_connect_from(&self, source: Option<IpAddr>, remote: SocketAddr) -> io::Result<()> {
         let bound = lock(&self.bound);
         if self.connection().is_some() {
             return Err(errno(libc::EALREADY));
@@ -531,7 +542,7 @@ impl Inner {
         if values.only_v6 && remote.is_ipv6() && remote.ip().to_canonical().is_ipv4() {
             return Err(errno(libc::ENETUNREACH));
         }
-        let options = values.connect();
+        let options = inet::tcp::ConnectOptions { source, ..values.connect() };
         drop(values);
         let endpoint = self.endpoint.clone();
         let mut pass = pass();

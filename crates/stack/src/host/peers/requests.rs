@@ -1,0 +1,239 @@
+//! What the processes of this machine ask each other: a request is one message on a connection of its own, and so is the
+//! answer. A process is found by its process id within a network namespace; between two, the connections come by the
+//! channel of the link that both have, as neither can find the other by a name.
+
+use crate::{
+    sys::has_hung_up,
+    unix::{self, message},
+};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+/// The requests: hand this connection over; take it back, as its listener may be accepted from by another process; let
+/// me join those that wait at this address; give me their memory.
+pub(super) const HAND_OVER: u8 = b'H';
+pub(super) const TAKE_BACK: u8 = b'T';
+pub(super) const JOIN: u8 = b'J';
+pub(super) const GROUP: u8 = b'G';
+
+/// Of processes of another network namespace: give me a link. After the addresses comes the process that asks.
+pub(super) const LINK: u8 = b'C';
+
+/// On the channel of such a link: the descriptor with it is a connection, for one request.
+const CALL: u8 = b'c';
+
+/// Of AF_UNIX streams: move it to the link; leave it to the kernel.
+pub(super) const MOVE_STREAM: u8 = b'M';
+pub(super) const LEAVE_STREAM: u8 = b'L';
+
+/// The answers. After the last one comes what the listener had received: the number after it, and the data in parts.
+pub(super) const DONE: u8 = b'D';
+pub(super) const NOT_NOW: u8 = b'N';
+pub(super) const NOT_ACCEPTED: u8 = b'A';
+
+/// The most in one message.
+pub(super) const PART: usize = 32 * 1024;
+
+/// A kind and two addresses with ports, IPv4 as mapped IPv6.
+pub(super) const REQUEST: usize = 1 + 2 * 18;
+
+/// A request for a link.
+pub(super) const LINK_REQUEST: usize = REQUEST + 8;
+
+/// A process of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    /// Its PID namespace, in which `pid` is its process id, if it is of another network namespace. Otherwise 0: `pid` is as
+    /// this process sees it.
+    pub(super) namespace: u32,
+    pub(super) pid: u32,
+}
+
+/// A process that can be asked.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) process: Process,
+    /// The channel to it, if it is of another network namespace.
+    pub(super) channel: Option<Arc<OwnedFd>>,
+}
+
+impl Process {
+    /// Of this network namespace.
+    pub(super) fn here(pid: u32) -> Process {
+        Process { namespace: 0, pid }
+    }
+}
+
+impl Peer {
+    /// Of this network namespace.
+    pub(super) fn here(pid: u32) -> Peer {
+        Peer { process: Process::here(pid), channel: None }
+    }
+
+    /// A connection for one request; each step may take so long.
+    ///
+    /// # Errors
+    /// It does not answer, or is another user's.
+    pub(super) fn connect(&self, patience: Duration) -> io::Result<OwnedFd> {
+        // Zero would be no limit.
+        let patience = patience.max(Duration::from_millis(1));
+        if let Some(channel) = &self.channel {
+            let (ours, theirs) = unix::pair(libc::SOCK_SEQPACKET)?;
+            unix::set_timeouts(&ours, patience)?;
+            let flags = libc::MSG_DONTWAIT;
+            message::send(channel.as_fd(), &[CALL], &[theirs.as_raw_fd()], flags)?;
+            return Ok(ours);
+        }
+        let pid = self.process.pid;
+        let socket = unix::connect(&control_name(pid), libc::SOCK_SEQPACKET, patience)?;
+        let (peer, user) = unix::peer(socket.as_fd())?;
+        match peer.cast_unsigned() == pid && unix::trusts(user) {
+            true => Ok(socket),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+}
+
+/// The connection that has come by a channel; `None`: the channel has ended.
+pub(super) fn called(channel: &OwnedFd) -> Option<OwnedFd> {
+    let (len, mut descriptors) = message::receive(channel.as_fd(), &mut [0]).ok()?;
+    if len == 0 || has_hung_up(channel.as_raw_fd()) {
+        return None;
+    }
+    descriptors.pop()
+}
+
+/// What the listener at the other end had received of a connection that it has not accepted.
+pub(crate) struct Received {
+    /// The number after it.
+    pub(crate) next: u32,
+    pub(crate) data: Vec<u8>,
+}
+
+pub(super) enum Answer {
+    Done,
+    NotNow,
+    NotAccepted(Received),
+}
+
+pub(super) fn control_name(pid: u32) -> String {
+    format!("busypoll-process-{pid}")
+}
+
+/// Sends a request about a connection with these ends, local and remote, to a process; each step may take so long.
+pub(super) fn ask(
+    peer: &Peer,
+    kind: u8,
+    ends: (SocketAddr, SocketAddr),
+    patience: Duration,
+) -> io::Result<Answer> {
+    answer_on(&request(peer, kind, ends, patience)?)
+}
+
+/// Sends the request. Returns the connection, over which the answer comes.
+pub(super) fn request(
+    peer: &Peer,
+    kind: u8,
+    ends: (SocketAddr, SocketAddr),
+    patience: Duration,
+) -> io::Result<OwnedFd> {
+    let socket = peer.connect(patience)?;
+    send_request(&socket, kind, ends).map(|()| socket)
+}
+
+/// Sends the request on a connection.
+pub(super) fn send_request(
+    socket: &OwnedFd,
+    kind: u8,
+    ends: (SocketAddr, SocketAddr),
+) -> io::Result<()> {
+    let request = of(kind, ends);
+    message::send(socket.as_fd(), &request, &[], 0).map(drop)
+}
+
+/// Asks for a link to the process at the other end of `socket`, for a connection with these ends.
+pub(super) fn send_link_request(
+    socket: &OwnedFd,
+    ends: (SocketAddr, SocketAddr),
+    own: Process,
+) -> io::Result<()> {
+    let mut request = [0; LINK_REQUEST];
+    request[..REQUEST].copy_from_slice(&of(LINK, ends));
+    request[REQUEST..REQUEST + 4].copy_from_slice(&own.namespace.to_ne_bytes());
+    request[REQUEST + 4..].copy_from_slice(&own.pid.to_ne_bytes());
+    message::send(socket.as_fd(), &request, &[], 0).map(drop)
+}
+
+/// The process that asks for a link.
+pub(super) fn process_of(request: &[u8; LINK_REQUEST]) -> Process {
+    let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap_or_default());
+    Process { namespace: word(REQUEST), pid: word(REQUEST + 4) }
+}
+
+fn of(kind: u8, (local, remote): (SocketAddr, SocketAddr)) -> [u8; REQUEST] {
+    let mut request = [0; REQUEST];
+    request[0] = kind;
+    write(local, &mut request[1..19]);
+    write(remote, &mut request[19..]);
+    request
+}
+
+pub(super) fn answer_on(socket: &OwnedFd) -> io::Result<Answer> {
+    let mut answer = [0; 9];
+    match (message::receive(socket.as_fd(), &mut answer)?.0, answer) {
+        (1, [DONE, ..]) => Ok(Answer::Done),
+        (9, [NOT_ACCEPTED, next @ .., l0, l1, l2, l3]) => {
+            let (next, len) = (u32::from_ne_bytes(next), u32::from_ne_bytes([l0, l1, l2, l3]));
+            receive_parts(socket, len as usize)
+                .map(|data| Answer::NotAccepted(Received { next, data }))
+        }
+        _ => Ok(Answer::NotNow),
+    }
+}
+
+/// The ends in a request, local and remote.
+pub(super) fn ends_of(request: &[u8]) -> (SocketAddr, SocketAddr) {
+    (read(&request[1..19]), read(&request[19..]))
+}
+
+pub(super) fn receive_parts(socket: &OwnedFd, len: usize) -> io::Result<Vec<u8>> {
+    let (mut data, mut part) = (Vec::new(), vec![0; PART]);
+    while data.len() < len {
+        match message::receive(socket.as_fd(), &mut part)?.0 {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            got => data.extend_from_slice(&part[..got]),
+        }
+    }
+    Ok(data)
+}
+
+pub(super) fn send_received(socket: &OwnedFd, received: &Received) -> io::Result<()> {
+    let mut answer = [NOT_ACCEPTED; 9];
+    answer[1..5].copy_from_slice(&received.next.to_ne_bytes());
+    answer[5..].copy_from_slice(&(received.data.len() as u32).to_ne_bytes());
+    message::send(socket.as_fd(), &answer, &[], 0)?;
+    for part in received.data.chunks(PART) {
+        message::send(socket.as_fd(), part, &[], 0)?;
+    }
+    Ok(())
+}
+
+fn write(end: SocketAddr, to: &mut [u8]) {
+    let ip = match end.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    to[..16].copy_from_slice(&ip.octets());
+    to[16..].copy_from_slice(&end.port().to_be_bytes());
+}
+
+fn read(from: &[u8]) -> SocketAddr {
+    let ip: [u8; 16] = from[..16].try_into().unwrap_or_default();
+    let port = u16::from_be_bytes([from[16], from[17]]);
+    SocketAddr::new(IpAddr::from(ip).to_canonical(), port)
+}
