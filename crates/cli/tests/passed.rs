@@ -6,17 +6,19 @@ mod support;
 
 use std::fs;
 use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use busypoll_lab::{Lab, needs, needs_root};
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use echo::*;
 use support::*;
 
+fn connect(from: &LabHost, to: IpAddr) -> TcpStream {
+    from.enter(|| TcpStream::connect((to, 7000))).unwrap().unwrap()
+}
+
 /// Whatever the answer, the connection is over after it.
-fn answer(lab: &Lab, ask: impl FnOnce()) -> String {
-    let address = SocketAddr::from((lab.server.ipv4(), 7000));
-    let mut stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+fn answer(mut stream: TcpStream, ask: impl FnOnce()) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     ask();
     let mut answer = String::new();
@@ -38,11 +40,11 @@ fn a_program_accepts_from_a_listener_whose_process_has_accepted_before() {
         let log = temp_dir("log").join("stderr");
         command.stderr(fs::File::create(&log).unwrap());
         let mut server = Group::start(&mut command);
-        let address = SocketAddr::from((lab.server.ipv4(), 7000));
-        let _first = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+        let connect = || connect(&lab.client, lab.server.ipv4().into());
+        let _first = connect();
         server.0.wait_for("accepts");
         for _ in 0..5 {
-            assert_eq!(answer(&lab, || {}), "program", "{how}");
+            assert_eq!(answer(connect(), || {}), "program", "{how}");
         }
         let said = fs::read_to_string(&log).unwrap();
         assert!(!said.contains("accepts none"), "{how}: {said}");
@@ -50,7 +52,35 @@ fn a_program_accepts_from_a_listener_whose_process_has_accepted_before() {
         server.0.send_line("end");
         server.0.wait_for("ended");
         for _ in 0..3 {
-            assert_eq!(answer(&lab, || server.0.send_line("accept")), "parent", "{how}");
+            assert_eq!(answer(connect(), || server.0.send_line("accept")), "parent", "{how}");
+        }
+    }
+}
+
+/// The kernel makes all connections to a loopback address, whether or not the guard holds the interface.
+#[test]
+fn a_listener_at_a_loopback_address_is_passed_on_without_a_word() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for how in ["duplicated", "inherited", "spawned", "received"] {
+        for strict in [false, true] {
+            let lab = Lab::builder().build().unwrap();
+            let mut command = lab.server.command(BUSYPOLL);
+            command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]);
+            command.args(strict.then_some("--strict")).args(["--", "python3"]);
+            command.arg(source("passes_listener.py")).args(["7000", how, "127.0.0.1"]);
+            let log = temp_dir("log").join("stderr");
+            command.stderr(fs::File::create(&log).unwrap());
+            let mut server = Group::start(&mut command);
+            let connect = || connect(&lab.server, Ipv4Addr::LOCALHOST.into());
+            let _first = connect();
+            server.0.wait_for("accepts");
+            for _ in 0..5 {
+                assert_eq!(answer(connect(), || {}), "program", "{how}");
+            }
+            let said = fs::read_to_string(&log).unwrap();
+            assert!(!said.contains("accepts none"), "{how}: {said}");
         }
     }
 }

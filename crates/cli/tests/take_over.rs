@@ -17,7 +17,7 @@ use busypoll_lab::{Lab, needs, needs_root};
 use busypoll_linux::process::{Kind, Process};
 use echo::*;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use support::*;
 
 const PORT: u16 = 7000;
@@ -238,10 +238,12 @@ impl World<'_> {
 fn processes_of(groups: &[u32]) -> impl Iterator<Item = u32> {
     let all = fs::read_dir("/proc").unwrap();
     let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
-        let group = getpgid(Pid::from_raw(pid.cast_signed()));
-        group.is_ok_and(|group| groups.contains(&group.as_raw_pid().cast_unsigned()))
-    })
+    // proc_pid_stat(5): after the name come state, parent and group.
+    let group = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(2)?.parse().ok()
+    };
+    pids.filter(move |pid| group(*pid).is_some_and(|group| groups.contains(&group)))
 }
 
 /// Whether the process has a listener from which it does not accept.

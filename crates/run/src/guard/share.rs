@@ -102,10 +102,18 @@ impl Guard {
         if let Some(held) = self.interface.held_mut() {
             return held.share_listener(socket).is_ok();
         }
-        let labels = Attachment::labels(&self.interface.device);
         // The other guard asks for no word of a process of this user.
-        let mut guards = labels.into_iter().map(|label| format!("{NAME}{label}/-"));
-        guards.any(|guard| lease::share(&guard, socket.as_raw_fd()).is_ok())
+        let mut is_held = false;
+        for label in Attachment::labels(&self.interface.device) {
+            match lease::share(&format!("{NAME}{label}/-"), socket.as_raw_fd()) {
+                Ok(()) => return true,
+                // It has ended.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => is_held = true,
+            }
+        }
+        // Where no guard has the interface no port is steered.
+        !is_held
     }
 
     /// Grants the interface to a process, of this or of another run, and returns it; or refuses.
