@@ -12,7 +12,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::NAME;
 use super::interface::Refusal;
-use super::serve::{Claimant, Guard, Has, Owner};
+use super::serve::{self, Claimant, Guard, Has, Owner};
 
 impl Guard {
     /// Takes the interface, and checks that it could be granted to a process. If another run has it, checks that its
@@ -126,9 +126,7 @@ impl Guard {
         let Claimant { pid, process, ledger } = claimant;
         match self.try_grant(&connection, ledger, owners) {
             Ok((slot, ledger)) => {
-                // From now on it is listed by this connection.
-                let had = owners.iter_mut().filter(|owner| owner.pid == pid);
-                had.for_each(|owner| owner.has = Has::More);
+                serve::has_more(owners, pid);
                 Some(Owner { pid, process, connection, ledger, slot, has: Has::Interface })
             }
             Err(refusal) => {
