@@ -219,7 +219,9 @@ fn a_connection_taken_over_is_handed_back_at_once() {
         unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) }
     };
     let near = lab.server.enter(socket).unwrap();
-    stream.hand_over(near.as_fd(), libc::ECONNABORTED, busypoll_stack::repair, || ()).unwrap();
+    stream
+        .hand_over(near.as_fd(), true, libc::ECONNABORTED, busypoll_stack::repair, || ())
+        .unwrap();
     let near = KernelStream::from(near);
     for end in [&near, &far] {
         end.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -75,7 +75,7 @@ impl Inner {
             return Err((kernel, None));
         };
         // Where connections are handed over, one line says so already.
-        if service.has_handed_over() || !service.comes_over_queues(&kernel) {
+        if service.are_used_elsewhere() || !service.comes_over_queues(&kernel) {
             return Err((kernel, None));
         }
         let import = Import {
