@@ -27,7 +27,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon it checks again if there was none: a process has no environment for a moment during execve.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often the guard looks whether the listeners of programs without the interface are still open.
+/// How often the guard looks whether the listeners of programs without the interface are still open, and where.
 const LISTENERS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most connections without a request: from this user and root together, and from all others. A further one
@@ -147,7 +147,7 @@ impl Guard {
             self.repeat_resets(&mut watched);
             if watched.listeners.is_some_and(|at| at <= Instant::now()) {
                 let left =
-                    self.interface.held_mut().is_some_and(Attachment::prune_shared_listeners);
+                    self.interface.held_mut().is_some_and(Attachment::update_shared_listeners);
                 watched.listeners = left.then(|| Instant::now() + LISTENERS_INTERVAL);
             }
             if let Some(held) = self.interface.held() {
