@@ -3,12 +3,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use busypoll_stack::lease::{self, Request};
 use busypoll_stack::ledger::{Ledger, LedgerEntry};
 use busypoll_stack::nic::xdp::{Attachment, names_slot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
 
 use super::interface::Interface;
@@ -412,8 +414,13 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 fn poll_for(fds: &[BorrowedFd<'_>], limit: Option<Duration>) -> bool {
     let mut fds: Vec<_> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    poll(&mut fds, limit.as_ref()).is_ok_and(|ready| ready > 0)
+    let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    let ready = poll(&mut fds, time.as_ref());
+    if ready == Err(Errno::INVAL) {
+        // More of them than the descriptors that it may have: it looks at each now and then.
+        thread::sleep(limit.map_or(ACCEPT_RETRY, |limit| limit.min(ACCEPT_RETRY)));
+    }
+    ready.is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]
@@ -421,7 +428,6 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
     use std::sync::mpsc;
-    use std::thread;
 
     use super::*;
 
