@@ -297,6 +297,62 @@ fn a_child_takes_over_a_connection_that_its_parent_made_and_closed() {
     }
 }
 
+/// The parent closes a connection that a child has, which uses it or does not. Of two connections that the kernel has made
+/// before it first accepts it takes the second one later.
+const CLOSES: &str = "
+import os, signal, socket, sys
+first, second = socket.create_server(('', 7000)), socket.create_server(('', 7001))
+print('ready', flush=True)
+sys.stdin.readline()
+one, _ = first.accept()
+if os.fork() == 0:
+    if sys.argv[1] == 'uses':
+        one.recv(1)
+        one.sendall(b'x')
+    signal.pause()
+one.close()
+print('closed', flush=True)
+sys.stdin.readline()
+two, _ = second.accept()
+two.recv(1)
+print('accepted', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_connection_that_no_child_uses_does_not_keep_others_with_the_kernel() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for (how, is_used) in [("closes", false), ("uses", true)] {
+        let lab = Lab::builder().build().unwrap();
+        let mut command = lab.server.command(BUSYPOLL);
+        command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--"]);
+        command.args(["python3", "-c", CLOSES, how]);
+        let log = temp_dir("log").join("stderr");
+        let mut server = Group::start(command.stderr(std::fs::File::create(&log).unwrap()));
+        let connect = |port| {
+            let address = SocketAddr::from((lab.server.ipv4(), port));
+            Asker(lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap())
+        };
+        let (mut one, mut two) = (connect(PORT), connect(PORT + 1));
+        two.0.write_all(b"x").unwrap();
+        server.0.send_line("");
+        server.0.wait_for("closed");
+        wait_until("it is the kernel's", || one.owner(&lab).is_none());
+        let says = || std::fs::read_to_string(&log).unwrap().contains("a child process uses");
+        if is_used {
+            one.0.write_all(b"x").unwrap();
+            one.0.read_exact(&mut [0]).unwrap();
+            wait_until("it says so", says);
+        }
+        server.0.send_line("");
+        server.0.wait_for("accepted");
+        assert_eq!(two.owner(&lab), (!is_used).then(|| server.0.pid()), "{how}");
+        assert_eq!(says(), is_used, "{how}");
+    }
+}
+
 /// A program that relays between two connections: it has a Host by the second one.
 #[test]
 fn a_child_of_socat_takes_its_connection_over() {

@@ -11,11 +11,13 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use busypoll_lab::{Lab, needs, needs_root};
+use busypoll_linux::process::{Kind, Process};
 use echo::*;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use support::*;
 
 const PORT: u16 = 7000;
@@ -83,8 +85,6 @@ struct World<'a> {
     over: Vec<Group>,
     connections: Vec<Connection>,
     killed: Vec<u32>,
-    /// When a worker was killed last.
-    killed_at: Option<Instant>,
     answers: usize,
     forks: usize,
     /// How often a connection was found on the stack of a child.
@@ -112,9 +112,7 @@ impl World<'_> {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-        // A child that the last one had just forked may have had its listener still, and with it this connection.
-        let is_late = self.killed_at.is_some_and(|at| at.elapsed() < Duration::from_secs(1));
-        let made = self.killed.len() - usize::from(is_late);
+        let made = self.killed.len();
         self.connections.push(Connection { stream, owner: None, asked: None, made });
         // It may be accepted before, while and after data comes.
         if self.random.below(2) == 0 {
@@ -166,10 +164,10 @@ impl World<'_> {
         let new = self.worker();
         let mut old = std::mem::replace(&mut self.workers[at], new);
         self.killed.push(old.0.pid());
-        self.killed_at = Some(Instant::now());
         old.0.child.kill().unwrap();
         old.0.child.wait().unwrap();
         self.over.push(old);
+        self.wait_for_forked();
     }
 
     fn kill_owner(&mut self, at: usize) {
@@ -179,7 +177,23 @@ impl World<'_> {
             return;
         }
         self.killed.push(owner);
-        let _ = kill_process(Pid::from_raw(owner.cast_signed()).unwrap(), Signal::KILL);
+        let pid = Pid::from_raw(owner.cast_signed()).unwrap();
+        // It may have ended by itself.
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        kill_process(pid, Signal::KILL).unwrap();
+        // Until then it may accept.
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], None).unwrap();
+        self.wait_for_forked();
+    }
+
+    /// Waits until no child of a process that was killed has the listener of that one, with connections that it will not
+    /// accept: it closes it first, or executes a program that accepts from it.
+    fn wait_for_forked(&self) {
+        let groups: Vec<u32> =
+            self.workers.iter().chain(&self.over).map(|group| group.0.pid()).collect();
+        wait_until("the children close the listener", || {
+            processes_of(&groups).all(|pid| groups.contains(&pid) || !may_lose(pid))
+        });
     }
 
     fn count_followed(&mut self) {
@@ -220,6 +234,38 @@ impl World<'_> {
     }
 }
 
+/// The processes of process groups.
+fn processes_of(groups: &[u32]) -> impl Iterator<Item = u32> {
+    let all = fs::read_dir("/proc").unwrap();
+    let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    // proc_pid_stat(5): after the name come state, parent and group.
+    let group = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(2)?.parse().ok()
+    };
+    pids.filter(move |pid| group(*pid).is_some_and(|group| groups.contains(&group)))
+}
+
+/// Whether the process has a listener from which it does not accept.
+fn may_lose(pid: u32) -> bool {
+    let accepts = fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|line| line.split(|byte| *byte == 0).any(|argument| argument == b"listener"));
+    let listening = || -> Option<bool> {
+        let sockets = fs::read_to_string(format!("/proc/{pid}/net/tcp")).ok()?;
+        let listeners = sockets.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            (fields.get(3) == Some(&"0A")).then(|| fields.get(9)?.parse::<u64>().ok())?
+        });
+        let listeners: Vec<u64> = listeners.collect();
+        let found = Process::open(pid).ok()?.descriptors().ok()?;
+        let is_one =
+            |kind: &Kind| matches!(kind, Kind::Socket { inode } if listeners.contains(inode));
+        Some(found.iter().any(|found| is_one(&found.kind)))
+    };
+    // A process that has just ended has none.
+    !accepts && listening().unwrap_or(false)
+}
+
 /// Prints the seed of a failure. Returns how many connections were found on the stack of a child.
 fn random_steps(seed: u64, steps: usize) -> usize {
     println!("seed {seed}");
@@ -231,7 +277,6 @@ fn random_steps(seed: u64, steps: usize) -> usize {
         over: Vec::new(),
         connections: Vec::new(),
         killed: Vec::new(),
-        killed_at: None,
         answers: 0,
         forks: 0,
         followed: 0,

@@ -337,6 +337,36 @@ fn connections_made_before_adoption_go_on() {
     }
 }
 
+/// A kernel socket that is bound to the interface takes what has come over our queues, too.
+#[test]
+fn a_socket_bound_to_the_interface_gets_back_what_was_not_read() {
+    needs_root!();
+    for version in [4, 6] {
+        let lab = Lab::builder().build().unwrap();
+        let at = |host: &LabHost| match version {
+            4 => SocketAddr::from((host.ipv4(), 7)),
+            _ => SocketAddr::from((host.ipv6().unwrap(), 7)),
+        };
+        let [kernel, client] = [&lab.server, &lab.client].map(|on| kernel_socket(on, at(on)));
+        let name = lab.server.interface();
+        // SAFETY: a plain system call.
+        let bound = unsafe {
+            let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+            let (value, len) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
+            libc::setsockopt(kernel.as_raw_fd(), level, option, value, len)
+        };
+        assert_eq!(bound, 0);
+        let ours = host(&lab.server);
+        let server = adopt(&lab.server, &ours, &kernel);
+        client.send_to(b"unread", at(&lab.server)).unwrap();
+        let peek = ReceiveFlags { peek: true, dont_wait: false };
+        let mut bytes = [0; 8];
+        server.recv_message(&mut [IoSliceMut::new(&mut bytes)], peek).unwrap();
+        server.leave(libc::ECONNABORTED);
+        assert_eq!(kernel.recv_from(&mut bytes).unwrap(), (6, at(&lab.client)), "IPv{version}");
+    }
+}
+
 /// As by a server that forks for each connection.
 #[test]
 fn a_connection_taken_over_is_handed_back_at_once() {
@@ -356,7 +386,9 @@ fn a_connection_taken_over_is_handed_back_at_once() {
         unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) }
     };
     let near = lab.server.enter(socket).unwrap();
-    stream.hand_over(near.as_fd(), libc::ECONNABORTED, busypoll_stack::repair, || ()).unwrap();
+    stream
+        .hand_over(near.as_fd(), true, libc::ECONNABORTED, busypoll_stack::repair, || ())
+        .unwrap();
     let near = KernelStream::from(near);
     for end in [&near, &far] {
         end.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -1,5 +1,5 @@
-"""Accepts a connection, and passes its listener to a program that accepts from then on: passes_listener.py PORT HOW. Each
-line on standard input has this process accept one more. Both answer a connection with a word and close it."""
+"""Accepts a connection, and passes its listener to a program that accepts from then on: passes_listener.py PORT HOW
+[ADDRESS]. Each line on standard input has this process accept one more. Both answer a connection with a word and close it."""
 import os
 import signal
 import socket
@@ -25,7 +25,9 @@ def execute(number):
     os.execvp("python3", ["python3", "-c", program, str(number)])
 
 
-listener = socket.create_server(("", port))
+# The program does not end by itself.
+signal.signal(signal.SIGCHLD, lambda *_: os._exit(1))
+listener = socket.create_server((sys.argv[3] if len(sys.argv) > 3 else "", port))
 print("ready", flush=True)
 if how == "received":
     # Forked before there is anything to inherit.
@@ -49,6 +51,7 @@ if how == "received":
     socket.send_fds(ours, [b"x"], [listener.fileno()])
 for line in sys.stdin:
     if line == "end\n":
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         print("ended", flush=True)

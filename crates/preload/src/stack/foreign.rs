@@ -89,7 +89,11 @@ unsafe fn enter_received(message: &msghdr) {
 
 /// A program without a Host gets the listener at `fd`: the kernel makes its connections from now on.
 pub fn share_listener(fd: c_int) {
-    if !host::share_listener(fd) {
+    let shared = host::share_listener(fd);
+    // What comes to a loopback address comes over no queue.
+    let is_loopback =
+        || common::local(fd).is_ok_and(|local| local.ip().to_canonical().is_loopback());
+    if !shared && !is_loopback() {
         let why = format_args!(
             "{}: a listener is passed to another program, and its connections come over this run's queues",
             not_accelerated::device()

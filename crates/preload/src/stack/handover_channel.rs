@@ -33,6 +33,8 @@ pub enum Message {
     HandOver(u32),
     /// The child has closed it.
     Release(u32),
+    /// The child uses what was handed over before it asked. There is no reply.
+    Use(u32),
     /// Has the child alone what was handed over for it? Then it will take it over from the kernel.
     Follow(u32),
 }
@@ -48,6 +50,7 @@ impl Message {
         let (kind, index) = match self {
             Message::HandOver(index) => (b'T', index),
             Message::Release(index) => (b'R', index),
+            Message::Use(index) => (b'U', index),
             Message::Follow(index) => (b'F', index),
         };
         let [a, b, c, d] = index.to_ne_bytes();
@@ -60,6 +63,7 @@ impl Message {
         match kind {
             b'T' => Some(Message::HandOver(index)),
             b'R' => Some(Message::Release(index)),
+            b'U' => Some(Message::Use(index)),
             b'F' => Some(Message::Follow(index)),
             _ => None,
         }
@@ -221,9 +225,17 @@ impl InheritedConnection {
     pub fn claim(&self, fd: BorrowedFd<'_>) -> Answer {
         let handed = self.channel.board.as_ref().and_then(|board| board.get(self.index));
         if let Some(handed) = handed {
+            self.tell(Message::Use(self.index));
             return handed;
         }
         self.ask(Message::HandOver(self.index), Some(fd))
+    }
+
+    /// Sends a message that has no reply.
+    fn tell(&self, message: Message) {
+        // If the parent is gone there is nothing to do; if it is slow, it will see the channel close.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let _ = send(&self.channel.end, &message.bytes(0), flags);
     }
 
     /// Asks the parent whether this process alone has the connection, which was handed over to the kernel.
@@ -292,9 +304,7 @@ fn receive_answer(from: &OwnedFd) -> Answer {
 impl Drop for InheritedConnection {
     fn drop(&mut self) {
         if !self.is_shared() {
-            let message = Message::Release(self.index).bytes(0);
-            // If the parent is gone there is nothing to do; if it is slow, it will see the channel close.
-            let _ = send(&self.channel.end, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            self.tell(Message::Release(self.index));
         }
     }
 }

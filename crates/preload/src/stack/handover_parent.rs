@@ -287,14 +287,19 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                         };
                         let file = file.clone();
                         let give = move || {
-                            let given =
-                                hand_over_to_child((&channel, index), &file, companion.as_fd());
+                            let given = hand_over_to_child(
+                                (&channel, index),
+                                &file,
+                                companion.as_fd(),
+                                true,
+                            );
                             reply(&channel, answer.as_ref(), true, given);
                         };
                         let _ = thread::spawn("busypoll/child", give);
                         return;
                     }
-                    hand_over_to_child((channel, index), file, companion.as_fd())
+                    report_use();
+                    hand_over_to_child((channel, index), file, companion.as_fd(), true)
                 }
                 // It was handed over before: when it was closed here, or for another child, and then these say no.
                 (Some(Some(Shared::Handed(..) | Shared::GivenUp(_))), _) => {
@@ -302,6 +307,7 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                     let answer = child_follows(&mut handed);
                     place(&mut parent, at, index, handed);
                     drop(parent);
+                    child_uses_handed();
                     answer
                 }
                 // Another child has claimed it before.
@@ -318,6 +324,10 @@ fn handle_message(channel: &Arc<OwnedFd>) {
             let answer = place.map_or(Answer::No, child_follows);
             drop(parent);
             answer
+        }
+        Some(Message::Use(_)) => {
+            drop(parent);
+            return child_uses_handed();
         }
         Some(Message::Release(index)) => {
             let released = shared(index, &mut parent);
@@ -361,13 +371,14 @@ fn hand_over_to_child(
     (channel, index): (&Arc<OwnedFd>, u32),
     file: &Ref,
     companion: BorrowedFd<'_>,
+    is_used: bool,
 ) -> Answer {
     let place = |parent: &mut Parent, new: Option<Shared>| {
         let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, channel);
         let at = parent.groups.iter().position(is_it)?;
         place(parent, at, index, new)
     };
-    let answer = child_uses(file, companion, |parent, file_now, ends| {
+    let handed = give_to_kernel(file, companion, is_used, |parent, file_now, ends| {
         let is_alone = matches!(place(parent, None), Some(Shared::Moving(_)));
         if !is_alone || !file.is_private() || is_shared_by(parent, file) {
             return Answer::Yes;
@@ -377,10 +388,10 @@ fn hand_over_to_child(
         place(parent, handed);
         answer
     });
-    if answer == Answer::No {
+    handed.unwrap_or_else(|_| {
         place(&mut lock(&PARENT), None);
-    }
-    answer
+        Answer::No
+    })
 }
 
 /// The program has closed its last descriptor of `file`, which children have: they will use it. The thread hands it over
@@ -409,7 +420,8 @@ fn hand_over_closed(file: &Ref) {
     let channel = parent.groups[at].channel.clone();
     place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
     drop(parent);
-    let answer = hand_over_to_child((&channel, index), file, companion.as_fd());
+    // Whether the child will use it is not known.
+    let answer = hand_over_to_child((&channel, index), file, companion.as_fd(), false);
     let mut parent = lock(&PARENT);
     let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, &channel);
     let Some(at) = parent.groups.iter().position(is_it) else { return };
@@ -445,18 +457,18 @@ fn child_follows(shared: &mut Option<Shared>) -> Answer {
     Answer::Alone
 }
 
-/// A child uses `file`. `handed` is called with what is in its place once the kernel has it, and gives the answer.
-fn child_uses(
-    file: &Ref,
-    companion: BorrowedFd<'_>,
-    handed: impl FnOnce(&mut Parent, Ref, Ends) -> Answer,
-) -> Answer {
+/// A child uses a connection that was handed over before it asked.
+fn child_uses_handed() {
+    host::existing().into_iter().for_each(|host| host.connections_are_used());
+    report_use();
+}
+
+fn report_use() {
     if !is_strict() {
         report(
             "it is handed over to the kernel, and comes back only if it lasts and no other process has it",
         );
     }
-    give_to_kernel(file, companion, handed).unwrap_or(Answer::No)
 }
 
 fn report(then: &str) {
@@ -473,13 +485,15 @@ fn report(then: &str) {
 /// It is not connected (any more), or the process lacks the capability. Then it stays ours.
 pub fn hand_over(file: &Ref, fd: c_int) -> io::Result<()> {
     // SAFETY: open, by the contract of the program's call.
-    give_to_kernel(file, unsafe { BorrowedFd::borrow_raw(fd) }, |_, _, _| Answer::Yes).map(drop)
+    let companion = unsafe { BorrowedFd::borrow_raw(fd) };
+    give_to_kernel(file, companion, true, |_, _, _| Answer::Yes).map(drop)
 }
 
 /// Returns what `handed` does, of the file in its place and its ends. No process is forked in between.
 fn give_to_kernel(
     file: &Ref,
     companion: BorrowedFd<'_>,
+    is_used: bool,
     handed: impl FnOnce(&mut Parent, Ref, Ends) -> Answer,
 ) -> io::Result<Answer> {
     if file.domain == libc::AF_UNIX {
@@ -492,7 +506,7 @@ fn give_to_kernel(
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
     let ends = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
     companion_options::copy_to_companion(live, companion.as_raw_fd());
-    stream.hand_over(companion, ERESTARTSYS, host::repair, || file.set_kernel_owned())?;
+    stream.hand_over(companion, is_used, ERESTARTSYS, host::repair, || file.set_kernel_owned())?;
     // In the epoll sets of this process the companion takes its place.
     let mut parent = lock(&PARENT);
     let file_now = deactivate(file);

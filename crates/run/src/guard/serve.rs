@@ -2,13 +2,15 @@
 //! connections when it has gone.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use busypoll_stack::lease::{self, Request};
 use busypoll_stack::ledger::{Ledger, LedgerEntry};
 use busypoll_stack::nic::xdp::{Attachment, names_slot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
 
 use super::interface::Interface;
@@ -27,7 +29,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon it checks again if there was none: a process has no environment for a moment during execve.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often the guard looks whether the listeners of programs without the interface are still open.
+/// How often the guard looks whether the listeners of programs without the interface are still open, and where.
 const LISTENERS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most connections without a request: from this user and root together, and from all others. A further one
@@ -88,6 +90,12 @@ impl Owner {
     }
 }
 
+/// The process gets the interface, too, and is listed by that connection. One that it had before an exec ends on its own.
+pub(super) fn has_more(owners: &mut [Owner], pid: i32) {
+    let links = owners.iter_mut().filter(|owner| owner.pid == pid && owner.has == Has::Links);
+    links.for_each(|owner| owner.has = Has::More);
+}
+
 /// A process that claims the interface.
 pub(super) struct Claimant {
     pub(super) pid: i32,
@@ -120,12 +128,18 @@ struct Watched {
     unsettled: bool,
     /// When the guard looks at the listeners of programs without the interface, if there are any.
     listeners: Option<Instant>,
+    /// Readable when SIGTERM has come.
+    term: Option<OwnedFd>,
 }
 
 impl Guard {
     /// Runs until no process of the run is left.
-    pub(super) fn serve(mut self) {
-        let mut watched = Watched::default();
+    pub(super) fn serve(self) {
+        // Without it SIGTERM is ignored.
+        self.watch_all(Watched { term: block_sigterm().ok(), ..Watched::default() });
+    }
+
+    fn watch_all(mut self, mut watched: Watched) {
         let (mut program_has_gone, mut interval) = (false, CHECK_INTERVAL);
         loop {
             program_has_gone = self.wait(&watched, program_has_gone.then_some(interval));
@@ -135,13 +149,16 @@ impl Guard {
             self.repeat_resets(&mut watched);
             if watched.listeners.is_some_and(|at| at <= Instant::now()) {
                 let left =
-                    self.interface.held_mut().is_some_and(Attachment::prune_shared_listeners);
+                    self.interface.held_mut().is_some_and(Attachment::update_shared_listeners);
                 watched.listeners = left.then(|| Instant::now() + LISTENERS_INTERVAL);
             }
             if let Some(held) = self.interface.held() {
                 held.close_queries();
             }
             self.handle_connections(&mut watched);
+            if watched.term.as_ref().is_some_and(has_come) && !self.is_needed(&watched) {
+                return;
+            }
             let idle = watched.owners.is_empty() && watched.repeat.is_empty();
             let is_alone = program_has_gone && idle && !liveness::any_process_left(&self.address);
             if is_alone && interval == RECHECK_INTERVAL {
@@ -149,6 +166,15 @@ impl Guard {
             }
             interval = if is_alone { RECHECK_INTERVAL } else { CHECK_INTERVAL };
         }
+    }
+
+    /// Whether SIGTERM must not end it: a process of the run is left. The program may get the signal, too, and take its time
+    /// to end.
+    fn is_needed(&self, watched: &Watched) -> bool {
+        let mut processes = watched.owners.iter().filter_map(|owner| owner.process.as_ref());
+        !is_readable(self.program.as_fd())
+            || processes.any(|process| !is_readable(process.as_fd()))
+            || liveness::any_process_left(&self.address)
     }
 
     /// Waits for an event, or for the time `interval` if the program has gone; returns whether it has.
@@ -162,11 +188,12 @@ impl Guard {
         fds.extend(self.interface.prepared_for());
         // Its pidfd stays readable once it has gone.
         fds.extend(interval.is_none().then_some(self.program.as_fd()));
-        // Those of the same process are readable together.
-        for owner in watched.owners.iter().filter(|owner| owner.has != Has::More) {
+        // Those of the same process need not be readable together.
+        for owner in &watched.owners {
             fds.push(owner.connection.as_fd());
             fds.extend(owner.process.as_ref().map(AsFd::as_fd));
         }
+        fds.extend(watched.term.as_ref().map(AsFd::as_fd));
         fds.extend(watched.waiting.iter().map(|pending| pending.connection.as_fd()));
         let repeat = watched.repeat.iter().map(|(at, _)| *at);
         let waiting = watched.waiting.iter().map(|pending| pending.until);
@@ -248,11 +275,6 @@ impl Guard {
         let owners = std::mem::take(&mut watched.owners);
         let (gone, left): (Vec<_>, _) = owners.into_iter().partition(Owner::has_gone);
         watched.owners = left;
-        // One that has gone may have closed this connection first: the other one is watched until it closes, too.
-        let lost = |pid| gone.iter().any(|owner| owner.pid == pid && owner.has_interface());
-        for owner in watched.owners.iter_mut().filter(|it| it.has == Has::More && lost(it.pid)) {
-            owner.has = Has::Links;
-        }
         // Links reset their connections themselves.
         for owner in gone.into_iter().filter(Owner::has_interface) {
             // The interface first: the kernel must get the peers' answers.
@@ -352,6 +374,27 @@ impl Guard {
     }
 }
 
+/// From now on a SIGTERM that comes to this thread makes the descriptor readable.
+fn block_sigterm() -> io::Result<OwnedFd> {
+    // SAFETY: a set on the stack; plain system calls on it.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        libc::sigaddset(&raw mut signals, libc::SIGTERM);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
+        match libc::signalfd(-1, &raw const signals, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// Whether the signal has come since the last call.
+fn has_come(term: &OwnedFd) -> bool {
+    let mut came = [0; size_of::<libc::signalfd_siginfo>()];
+    rustix::io::read(term, &mut came[..]).is_ok()
+}
+
 /// `None` if the process is not visible here, or has ended.
 fn pidfd_of(pid: i32) -> Option<OwnedFd> {
     Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
@@ -371,6 +414,100 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 fn poll_for(fds: &[BorrowedFd<'_>], limit: Option<Duration>) -> bool {
     let mut fds: Vec<_> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    poll(&mut fds, limit.as_ref()).is_ok_and(|ready| ready > 0)
+    let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    let ready = poll(&mut fds, time.as_ref());
+    if ready == Err(Errno::INVAL) {
+        // More of them than the descriptors that it may have: it looks at each now and then.
+        thread::sleep(limit.map_or(ACCEPT_RETRY, |limit| limit.min(ACCEPT_RETRY)));
+    }
+    ready.is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn guard(name: &str, program: u32) -> Guard {
+        let program = pidfd_of(program.cast_signed()).unwrap();
+        let name = format!("busypoll/test/{name}/{}", std::process::id());
+        Guard {
+            listener: lease::listen(&name).unwrap(),
+            secret: String::new(),
+            program,
+            interface: Interface::new("lo", String::new(), false),
+            address: name,
+        }
+    }
+
+    fn owner(pid: u32, process: Option<OwnedFd>, has: Has) -> (Owner, UnixStream) {
+        let (connection, its) = UnixStream::pair().unwrap();
+        let (pid, ledger) = (pid.cast_signed(), Ledger::create(1).unwrap());
+        (Owner { pid, process, connection: connection.into(), ledger, slot: None, has }, its)
+    }
+
+    /// The connections of a process close one after the other, in either order.
+    #[test]
+    fn the_close_of_each_connection_of_a_process_ends_the_wait() {
+        let own = std::process::id();
+        let guard = &mut guard("closes", own);
+        for first in [0, 1] {
+            let all =
+                [Has::More, Has::Interface].map(|has| owner(own, pidfd_of(own.cast_signed()), has));
+            let [(more, its), (interface, theirs)] = all;
+            let mut watched = Watched { owners: vec![more, interface], ..Watched::default() };
+            let mut ends = vec![its, theirs];
+            drop(ends.remove(first));
+            guard.check_owners(&mut watched);
+            assert_eq!(watched.owners.len(), 1);
+            drop(ends);
+            let waits = watched;
+            // Without the event it would wait for ever.
+            guard.wait(&waits, None);
+            let mut watched = waits;
+            guard.check_owners(&mut watched);
+            assert!(watched.owners.is_empty());
+        }
+    }
+
+    /// The connection of the program that it was before is closed, and the guard has not seen that yet.
+    #[test]
+    fn the_interface_of_a_program_before_an_exec_is_not_forgotten() {
+        let its = |pid, has| owner(pid, None, has).0;
+        let all = [Has::More, Has::Interface, Has::Links];
+        let mut owners: Vec<Owner> = all.map(|has| its(7, has)).into();
+        owners.push(its(8, Has::Links));
+        has_more(&mut owners, 7);
+        let has: Vec<Has> = owners.iter().map(|owner| owner.has).collect();
+        assert_eq!(has, [Has::More, Has::Interface, Has::More, Has::Links]);
+    }
+
+    /// Of a process of another PID namespace only the connection is known, and another process may hold that.
+    #[test]
+    fn sigterm_ends_a_guard_that_no_process_needs() {
+        let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let its = guard("term", program.id());
+        let name = its.address.clone();
+        let (of_thread, thread_of) = mpsc::channel();
+        let serves = thread::spawn(move || {
+            let term = Some(block_sigterm().unwrap());
+            // SAFETY: a plain call.
+            of_thread.send(unsafe { libc::pthread_self() }).unwrap();
+            let (owner, _its) = owner(1, None, Has::Interface);
+            its.watch_all(Watched { owners: vec![owner], term, ..Watched::default() });
+        });
+        let thread = thread_of.recv().unwrap();
+        // SAFETY: the thread is not joined yet.
+        let terminate = || assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGTERM) }, 0);
+        terminate();
+        // It answers.
+        lease::list(&name).unwrap();
+        drop(program.stdin.take());
+        program.wait().unwrap();
+        terminate();
+        serves.join().unwrap();
+    }
 }

@@ -12,7 +12,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::NAME;
 use super::interface::Refusal;
-use super::serve::{Claimant, Guard, Has, Owner};
+use super::serve::{self, Claimant, Guard, Has, Owner};
 
 impl Guard {
     /// Takes the interface, and checks that it could be granted to a process. If another run has it, checks that its
@@ -102,10 +102,18 @@ impl Guard {
         if let Some(held) = self.interface.held_mut() {
             return held.share_listener(socket).is_ok();
         }
-        let labels = Attachment::labels(&self.interface.device);
         // The other guard asks for no word of a process of this user.
-        let mut guards = labels.into_iter().map(|label| format!("{NAME}{label}/-"));
-        guards.any(|guard| lease::share(&guard, socket.as_raw_fd()).is_ok())
+        let mut is_held = false;
+        for label in Attachment::labels(&self.interface.device) {
+            match lease::share(&format!("{NAME}{label}/-"), socket.as_raw_fd()) {
+                Ok(()) => return true,
+                // It has ended.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => is_held = true,
+            }
+        }
+        // Where no guard has the interface no port is steered.
+        !is_held
     }
 
     /// Grants the interface to a process, of this or of another run, and returns it; or refuses.
@@ -118,9 +126,7 @@ impl Guard {
         let Claimant { pid, process, ledger } = claimant;
         match self.try_grant(&connection, ledger, owners) {
             Ok((slot, ledger)) => {
-                // From now on it is listed by this connection.
-                let had = owners.iter_mut().filter(|owner| owner.pid == pid);
-                had.for_each(|owner| owner.has = Has::More);
+                serve::has_more(owners, pid);
                 Some(Owner { pid, process, connection, ledger, slot, has: Has::Interface })
             }
             Err(refusal) => {

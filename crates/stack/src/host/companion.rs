@@ -81,6 +81,8 @@ pub(super) struct State {
     pub(super) reserved: ReservedPorts,
     /// How many connections were handed over to the kernel.
     pub(super) handed_over: AtomicU32,
+    /// Other processes use connections of this one.
+    pub(super) are_used: AtomicBool,
     pub(super) next: AtomicU64,
 }
 
@@ -214,6 +216,7 @@ impl CompanionService {
             stop: AtomicBool::new(false),
             has_groups: AtomicBool::new(false),
             handed_over: AtomicU32::new(0),
+            are_used: AtomicBool::new(false),
             icmp,
             icmpv6,
             companions,

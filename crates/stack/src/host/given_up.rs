@@ -2,7 +2,11 @@
 //! the other one takes it over from the kernel.
 
 use super::{Host, companion::CompanionService, port_reservation::PortReservation};
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
 
 impl CompanionService {
     /// Whether a connection of the kernel's may come over a shared interface, by its ends. One to an address of this
@@ -26,6 +30,15 @@ impl CompanionService {
 }
 
 impl Host {
+    /// Another process uses a connection that this one has handed over to the kernel, and will use more: from now on those
+    /// that the kernel has stay there.
+    #[doc(hidden)]
+    pub fn connections_are_used(&self) {
+        self.kernel().into_iter().for_each(|service| {
+            service.state().are_used.store(true, Ordering::Relaxed);
+        });
+    }
+
     /// A connection that this host has handed over to the kernel may be taken over by another process.
     #[doc(hidden)]
     pub fn give_up(&self, local: SocketAddr, remote: SocketAddr) {

@@ -76,9 +76,9 @@ impl CompanionService {
         self.state().later.wait();
     }
 
-    /// Whether a connection was handed over to the kernel: child processes of this one use connections.
-    pub(crate) fn has_handed_over(&self) -> bool {
-        self.state().handed_over.load(Ordering::Relaxed) > 0
+    /// Whether child processes [use](Host::connections_are_used) connections of this one.
+    pub(crate) fn are_used_elsewhere(&self) -> bool {
+        self.state().are_used.load(Ordering::Relaxed)
     }
 
     /// Whether the packets of an accepted connection of the kernel's come over a shared interface.

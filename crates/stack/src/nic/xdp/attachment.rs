@@ -167,14 +167,15 @@ impl Attachment {
         };
         // Before the mark, which processes look for only then.
         members.set_has_outside(true);
-        self.outside.share(&self.ports, &self.device.name, socket)
+        self.outside.share(&self.ports, self.device.ifindex, socket)
     }
 
-    /// Looks whether the listeners of programs without a slot are still open. Returns whether there are any.
-    pub fn prune_shared_listeners(&mut self) -> bool {
+    /// Looks whether the listeners of programs without a slot are still open, and which addresses they have now. Returns
+    /// whether there are any.
+    pub fn update_shared_listeners(&mut self) -> bool {
         let Sharing::Shared(members) = &mut self.sharing else { return false };
         if !self.outside.is_empty() {
-            self.outside.prune(&self.ports);
+            self.outside.update(&self.ports, self.device.ifindex);
             members.set_has_outside(!self.outside.is_empty());
         }
         !self.outside.is_empty()

@@ -11,11 +11,9 @@ use super::{
     netlink::{Request, Socket},
 };
 use std::{
-    ffi::CStr,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsRawFd, OwnedFd},
-    ptr,
 };
 
 /// include/uapi/asm-generic/socket.h.
@@ -29,6 +27,13 @@ const LISTEN: u32 = 1 << 10;
 /// In `inet_diag_msg`, after four bytes and 40 bytes of addresses.
 const COOKIE: usize = 44;
 
+/// The request for the addresses of all interfaces: a `struct ifaddrmsg` (include/uapi/linux/if_addr.h).
+const RTM_GETADDR: u16 = 22;
+const IFADDR: usize = 8;
+const IFADDR_INDEX: usize = 4;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+
 /// The listeners of programs outside.
 #[derive(Default)]
 pub(super) struct Outside(Vec<Listener>);
@@ -36,6 +41,8 @@ pub(super) struct Outside(Vec<Listener>);
 /// A listener, which lives as long as any process has a descriptor of it.
 struct Listener {
     cookie: u64,
+    local: SocketAddr,
+    only_v6: bool,
     /// The entries of its port, an address each.
     keys: Vec<Key>,
 }
@@ -45,33 +52,27 @@ impl Outside {
         self.0.is_empty()
     }
 
-    /// Shares the port of `socket`, a listener, at the addresses of the interface `device`.
+    /// Shares the port of `socket`, a listener, at the addresses of an interface.
     ///
     /// # Errors
     /// It is no TCP listener; a full map.
     pub(super) fn share(
         &mut self,
         map: &OwnedFd,
-        device: &str,
+        ifindex: u32,
         socket: &OwnedFd,
     ) -> io::Result<()> {
         let (local, only_v6) = listens_at(socket)?;
         let cookie = cookie(socket)?;
-        let covers = |ip: &IpAddr| match local.ip().to_canonical() {
-            IpAddr::V4(of) if of.is_unspecified() => ip.is_ipv4(),
-            IpAddr::V6(of) if of.is_unspecified() => ip.is_ipv6() || !only_v6,
-            of => of == *ip,
-        };
-        let key = |ip| Key::new(libc::IPPROTO_TCP as u8, SocketAddr::new(ip, local.port()));
-        let keys: Vec<Key> = addresses(device)?.into_iter().filter(covers).map(key).collect();
+        let mut listener = Listener { cookie, local, only_v6, keys: Vec::new() };
+        let entered = addresses(ifindex).and_then(|at| listener.enter(map, &at));
         self.0.retain(|known| known.cookie != cookie);
-        // Known before the first is entered, so that all of them are removed.
-        self.0.push(Listener { cookie, keys: keys.clone() });
-        keys.iter().try_for_each(|key| enter(map, key))
+        self.0.push(listener);
+        entered
     }
 
-    /// Removes those that no process has any more.
-    pub(super) fn prune(&mut self, map: &OwnedFd) {
+    /// Removes those that no process has any more, and shares the others at addresses that the interface has got.
+    pub(super) fn update(&mut self, map: &OwnedFd, ifindex: u32) {
         if self.0.is_empty() {
             return;
         }
@@ -83,6 +84,37 @@ impl Outside {
         let is_used = |key: &Key| self.0.iter().any(|listener| listener.keys.contains(key));
         for key in over.iter().flat_map(|listener| &listener.keys).filter(|key| !is_used(key)) {
             let _ = sys::delete(map, &key.sharer(OUTSIDE));
+        }
+        let Ok(at) = addresses(ifindex) else { return };
+        for listener in &mut self.0 {
+            // With a full map the kernel makes no connections there.
+            let _ = listener.enter(map, &at);
+        }
+    }
+}
+
+impl Listener {
+    /// Marks its port at those of the addresses `at` that are new.
+    fn enter(&mut self, map: &OwnedFd, at: &[IpAddr]) -> io::Result<()> {
+        for ip in at {
+            if !self.covers(*ip) {
+                continue;
+            }
+            let key = Key::new(libc::IPPROTO_TCP as u8, SocketAddr::new(*ip, self.local.port()));
+            if !self.keys.contains(&key) {
+                // Known before it is entered, so that it is removed.
+                self.keys.push(key);
+                enter(map, &key)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn covers(&self, ip: IpAddr) -> bool {
+        match self.local.ip().to_canonical() {
+            IpAddr::V4(of) if of.is_unspecified() => ip.is_ipv4(),
+            IpAddr::V6(of) if of.is_unspecified() => ip.is_ipv6() || !self.only_v6,
+            of => of == ip,
         }
     }
 }
@@ -124,40 +156,27 @@ fn listens_at(socket: &OwnedFd) -> io::Result<(SocketAddr, bool)> {
     Ok((local, only_v6))
 }
 
-/// The addresses of an interface.
-fn addresses(device: &str) -> io::Result<Vec<IpAddr>> {
-    let mut list = ptr::null_mut();
-    // SAFETY: a valid pointer for the list, which is freed below.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let (mut found, mut at) = (Vec::new(), list);
-    // SAFETY: entries of the list are valid until it is freed.
-    while let Some(entry) = unsafe { at.as_ref() } {
-        at = entry.ifa_next;
-        // SAFETY: a name of the list.
-        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-        // SAFETY: null, or an address of the list.
-        let family = unsafe { entry.ifa_addr.as_ref() }.map_or(0, |it| i32::from(it.sa_family));
-        if name.to_bytes() != device.as_bytes() {
-            continue;
-        }
-        match family {
-            libc::AF_INET => {
-                // SAFETY: an address of that family is complete.
-                let v4 = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
-                found.push(Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr)).into());
+/// The addresses of the interface with this index.
+fn addresses(ifindex: u32) -> io::Result<Vec<IpAddr>> {
+    let mut found = Vec::new();
+    let mut socket = Socket::of(libc::NETLINK_ROUTE)?;
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut request = [0; IFADDR];
+        request[0] = family as u8;
+        socket.request(Request::new(RTM_GETADDR, &request).dump(), &mut |message| {
+            let index = message.payload.get(IFADDR_INDEX..).and_then(|rest| rest.first_chunk());
+            if index != Some(&ifindex.to_ne_bytes()) {
+                return;
             }
-            libc::AF_INET6 => {
-                // SAFETY: as above.
-                let v6 = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in6>() };
-                found.push(Ipv6Addr::from(v6.sin6_addr.s6_addr).into());
-            }
-            _ => {}
-        }
+            let of = |kind| message.attributes(IFADDR).find(|(of, _)| *of == kind);
+            // On a point-to-point link the other one is the peer's.
+            let address = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS)).map(|(_, bytes)| bytes);
+            found.extend(address.and_then(|bytes| match bytes.len() {
+                4 => Some(Ipv4Addr::from(*bytes.first_chunk()?).into()),
+                _ => Some(IpAddr::from(Ipv6Addr::from(*bytes.first_chunk()?))),
+            }));
+        })?;
     }
-    // SAFETY: made by getifaddrs.
-    unsafe { libc::freeifaddrs(list) };
     Ok(found)
 }
 
@@ -189,6 +208,7 @@ mod tests {
         assert!(open_listeners().unwrap().contains(&its));
         drop(copy);
         assert!(!open_listeners().unwrap().contains(&its));
-        assert_eq!(addresses("lo").unwrap()[0], IpAddr::from([127, 0, 0, 1]));
+        // The loopback interface is the first one.
+        assert_eq!(addresses(1).unwrap()[0], IpAddr::from([127, 0, 0, 1]));
     }
 }

@@ -39,7 +39,7 @@ impl TcpStream {
         let service = host.kernel().ok_or_else(stays)?;
         let (local, remote) = (kernel.local_addr()?, kernel.peer_addr()?);
         // Where connections are handed over, this one would be handed back.
-        if service.has_handed_over() || !service.may_come_over_queues(local, remote) {
+        if service.are_used_elsewhere() || !service.may_come_over_queues(local, remote) {
             return Err(stays());
         }
         let (waiting, values) = (WaitOptions::new(host.busy_read()), Values::new());

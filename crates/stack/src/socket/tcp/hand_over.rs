@@ -46,9 +46,10 @@ const SO_BUF_LOCK: i32 = 72;
 const OVERHEAD: usize = 64 * 1024;
 
 impl TcpStream {
-    /// Hands the connection to the kernel socket `kernel`, which is not connected yet. `on_handed_over` is called when
-    /// the kernel has the connection, before any waiter of this socket is notified. Waiting and later calls on this
-    /// socket fail with `error`. `repair` switches repair mode, which needs `CAP_NET_ADMIN`.
+    /// Hands the connection to the kernel socket `kernel`, which is not connected yet. `is_used`: another process uses it,
+    /// see [`Host::connections_are_used`]. `on_handed_over` is called when the kernel has the connection, before any
+    /// waiter of this socket is notified. Waiting and later calls on this socket fail with `error`. `repair` switches
+    /// repair mode, which needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// EINVAL unless it is connected; the kernel's errors; ETIMEDOUT if the process at the other end of a link does not hand
@@ -57,6 +58,7 @@ impl TcpStream {
     pub fn hand_over(
         &self,
         kernel: BorrowedFd<'_>,
+        is_used: bool,
         error: i32,
         repair: impl Fn(RawFd, i32) -> io::Result<()>,
         on_handed_over: impl FnOnce(),
@@ -78,8 +80,16 @@ impl TcpStream {
                 set.map_err(Failed::Stays)?;
             }
             let repair = &repair;
-            let mut steps =
-                HandOver { kernel, host, service, state, link, repair, not_accepted: None };
+            let mut steps = HandOver {
+                kernel,
+                host,
+                service,
+                is_used,
+                state,
+                link,
+                repair,
+                not_accepted: None,
+            };
             hand_over(&mut steps)?;
             if reuse_address {
                 // The end of repair mode has cleared it.
@@ -104,6 +114,7 @@ struct HandOver<'a, R> {
     kernel: BorrowedFd<'a>,
     host: &'a Host,
     service: &'a CompanionService,
+    is_used: bool,
     state: &'a RepairState,
     /// The link to the process at the other end; 0: none.
     link: u32,
@@ -137,6 +148,9 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
         }
         // A packet that is left in our rings is the kernel's.
         self.host.inet().tcp_hand_over_until(time::now() + DRAIN_TIME);
+        if self.is_used {
+            self.host.connections_are_used();
+        }
         self.service.hand_over(ends.0, ends.1)
     }
 

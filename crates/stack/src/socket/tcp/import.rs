@@ -74,7 +74,7 @@ impl Inner {
     /// already.
     pub(super) fn may_import(&self, kernel: &KernelStream) -> bool {
         self.imports().is_some_and(|(service, _)| {
-            !service.has_handed_over() && service.comes_over_queues(kernel)
+            !service.are_used_elsewhere() && service.comes_over_queues(kernel)
         })
     }
 
