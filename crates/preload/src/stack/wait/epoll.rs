@@ -161,12 +161,25 @@ unsafe fn control_member(
                     }
                     Ok(())
                 }
-                Some(source) => set.add(fd, memberships, member.set(), &source, given, fd_of_set),
+                Some(source) => {
+                    set.add(fd, memberships, member.set(), &source, given, fd_of_set)?;
+                    leave_if_kernels(member, fd);
+                    Ok(())
+                }
             }
         }
         libc::EPOLL_CTL_MOD => set.modify(epoll, fd, memberships.id(), given()?),
         libc::EPOLL_CTL_DEL => set.remove(epoll, fd, memberships.id()),
         _ => Err(error(libc::EINVAL)),
+    }
+}
+
+/// After `member`, at `fd`, was added as ours: it may have become the kernel's meanwhile, without finding the set.
+fn leave_if_kernels(member: &Ref, fd: c_int) {
+    if member.live().is_some() && member.is_kernel_owned() {
+        let successor = FILES.get(fd).filter(|now| now.is_member());
+        let memberships = successor.as_ref().unwrap_or(member).memberships();
+        member.memberships().transfer_to(memberships);
     }
 }
 
