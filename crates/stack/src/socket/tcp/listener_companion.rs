@@ -23,19 +23,19 @@ use std::{
     time::Duration,
 };
 
-/// What an accepted connection adds to the heat, which each look that finds none lowers by one.
+/// How many looks that find none one accepted connection is worth.
 const ACCEPTED: u32 = 32;
-/// From this heat on threads poll, until it is 0.
-const HOT: u32 = 8 * ACCEPTED;
-const HOTTEST: u32 = 4 * HOT;
+/// From so many on threads poll, until none is left.
+const MANY: u32 = 8 * ACCEPTED;
+const MOST: u32 = 4 * MANY;
 
 /// The kernel socket beside a listener.
 #[derive(Debug)]
 pub(super) struct ListenerCompanion {
     state: Arc<State>,
     kernel: CompanionListener,
-    /// How many of its connections were accepted lately.
-    heat: AtomicU32,
+    /// Grows by each connection that is accepted, and shrinks by each look that finds none.
+    recent: AtomicU32,
     /// Threads that wait poll it; the host's thread does not notify them.
     is_polled: AtomicBool,
     /// Some waits do not poll it: the host's thread notifies them, from now on.
@@ -94,7 +94,7 @@ impl ListenerCompanion {
         Ok(ListenerCompanion {
             kernel: service.add_listener(kernel, state.clone())?,
             state,
-            heat: AtomicU32::new(0),
+            recent: AtomicU32::new(0),
             is_polled: AtomicBool::new(false),
             is_notified: AtomicBool::new(false),
             changing: Mutex::new(()),
@@ -134,8 +134,8 @@ impl ListenerCompanion {
 
     fn accepted(&self) {
         self.state.may_be_readable.store(true, Ordering::SeqCst);
-        let heat = self.heat.load(Ordering::Relaxed) + ACCEPTED;
-        self.heat.store(heat.min(HOTTEST), Ordering::Relaxed);
+        let recent = self.recent.load(Ordering::Relaxed) + ACCEPTED;
+        self.recent.store(recent.min(MOST), Ordering::Relaxed);
     }
 
     /// Whether a connection was notified and not accepted yet; true at first, before any check.
@@ -162,7 +162,7 @@ impl ListenerCompanion {
     /// For a thread that begins to wait and has been counted in `threads`: the socket, if it is to poll it.
     pub(super) fn to_poll(&self, threads: impl Fn() -> u32) -> Option<RawFd> {
         let is_polled = self.is_polled.load(Ordering::SeqCst)
-            || self.heat.load(Ordering::Relaxed) >= HOT && self.begin_polling(threads);
+            || self.recent.load(Ordering::Relaxed) >= MANY && self.begin_polling(threads);
         is_polled.then_some(self.state.kernel)
     }
 
@@ -177,7 +177,7 @@ impl ListenerCompanion {
         let begins = threads() <= 1 && self.kernel.set_notified(false).is_ok();
         if !begins {
             self.is_polled.store(false, Ordering::SeqCst);
-            self.heat.store(0, Ordering::Relaxed);
+            self.recent.store(0, Ordering::Relaxed);
         }
         begins
     }
@@ -208,9 +208,9 @@ impl ListenerCompanion {
         if self.state.look(&mut pass) {
             self.state.is_seen.store(true, Ordering::SeqCst);
         } else {
-            let heat = self.heat.load(Ordering::Relaxed).saturating_sub(1);
-            self.heat.store(heat, Ordering::Relaxed);
-            if heat == 0 {
+            let recent = self.recent.load(Ordering::Relaxed).saturating_sub(1);
+            self.recent.store(recent, Ordering::Relaxed);
+            if recent == 0 {
                 self.end_polling();
             }
         }
