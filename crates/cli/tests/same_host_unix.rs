@@ -55,10 +55,11 @@ fn socket_in(folder: &Path) -> String {
     folder.join("socket").to_str().unwrap().to_owned()
 }
 
-/// What both ends of every rule have seen.
-fn seen(lab: &Lab, (server, client): (&str, &str), path: &str) -> String {
+/// What both ends of these rules have seen; without any, of all.
+fn seen(lab: &Lab, (server, client): (&str, &str), path: &str, rules: &[&str]) -> String {
     let _server = Running::start(&mut program(lab, server, &["serve", path]));
-    let output = program(lab, client, &["call", path]).output().unwrap();
+    let words = [&["call", path], rules].concat();
+    let output = program(lab, client, &words).output().unwrap();
     assert!(output.status.success(), "{server} {client}: {output:?}");
     let seen = String::from_utf8(output.stdout).unwrap();
     assert!(seen.ends_with("done\n"), "{seen}");
@@ -72,14 +73,25 @@ fn a_stream_does_what_the_kernels_does_whatever_has_its_ends() {
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     let path = socket_in(&temp_dir("rules"));
-    let plain = seen(&lab, ("plain", "plain"), &path);
+    let plain = seen(&lab, ("plain", "plain"), &path, &[]);
     for planes in [("stack", "stack"), ("stack", "plain"), ("plain", "stack")] {
-        let seen = seen(&lab, planes, &path);
+        let seen = seen(&lab, planes, &path, &[]);
         for (line, wanted) in seen.lines().zip(plain.lines()) {
             assert_eq!(line, wanted, "{planes:?}:\n{seen}");
         }
         assert_eq!(seen.len(), plain.len(), "{planes:?}:\n{seen}");
     }
+}
+
+#[test]
+fn an_epoll_set_sees_a_stream_that_becomes_the_kernels_while_it_is_added() {
+    needs_root!();
+    needs!(program "python3", program "taskset");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let path = socket_in(&temp_dir("raced"));
+    let seen = seen(&lab, ("stack", "stack"), &path, &["raced"; 100]);
+    assert_eq!(seen.matches("raced: True").count(), 100, "{seen}");
 }
 
 /// A server, and a client that holds a connection over memory; and the process id of each.

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import random
 import select
 import signal
 import socket
@@ -617,6 +618,28 @@ def taken_client(stream):
     say(again.wait())
 
 
+def raced_server(stream):
+    """The stream becomes the kernel's while it is added to an epoll set."""
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    is_there = False
+    while not is_there:
+        with select.epoll() as epoll:
+            epoll.register(stream, select.EPOLLIN)
+            is_there = bool(poll.poll(0))
+            # The set has seen it as well.
+            if is_there:
+                say("raced:", bool(epoll.poll(10)))
+    say(exactly(stream, 3), stream.recv(1))
+
+
+def raced_client(stream):
+    time.sleep(random.random() * 0.003)
+    stream.shutdown(socket.SHUT_RD)
+    time.sleep(0.001)
+    stream.sendall(b"end")
+
+
 def copies_server(stream):
     echo(stream)
 
@@ -670,6 +693,7 @@ RULES = {
     "stopped_end": (stopped_end_server, stopped_end_client),
     "quiet": (quiet_server, quiet_client),
     "taken": (taken_server, taken_client),
+    "raced": (raced_server, raced_client),
     "copies": (copies_server, copies_client),
 }
 
