@@ -268,7 +268,7 @@ fn campaign(lab: &Lab, seeds: std::ops::Range<u32>) {
 }
 
 #[test]
-#[ignore = "long: two minutes; a stream stands still in one of some fifty seeds, also among these"]
+#[ignore = "long: two minutes"]
 fn random_streams_between_ten_processes_are_the_kernels_byte_for_byte() {
     needs_root!();
     needs!(program "python3", program "taskset");
