@@ -20,7 +20,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use std::{
     io,
     net::{SocketAddr, TcpStream},
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd},
+    os::fd::{AsRawFd, BorrowedFd},
     time::Instant,
 };
 
@@ -161,9 +161,8 @@ fn import(
     }
     // Without descriptors for both it stays the kernel's.
     let Ok(reserved) = ReservedFd::reserve(file.domain, flags) else { return Ok(()) };
-    let Ok(copy) = checked(internal_fds::duplicate(new)) else { return Ok(()) };
-    // SAFETY: just made, and ours.
-    match listener.import(unsafe { TcpStream::from_raw_fd(copy) }) {
+    let Some(copy) = internal_fds::copy_of(new) else { return Ok(()) };
+    match listener.import(TcpStream::from(copy)) {
         Ok(ours) => {
             let made = file_of(file, fd, ours, flags);
             // SAFETY: two descriptors of ours; SOCK_CLOEXEC is O_CLOEXEC. Both are open: it cannot fail.

@@ -280,23 +280,7 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                     // A thread that forks meanwhile must not wait for the kernel.
                     drop(parent);
                     if file.domain == libc::AF_UNIX {
-                        // The process at the other end may be stopped, and other children ask.
-                        let (Ok(companion), channel) = (companion.try_clone(), channel.clone())
-                        else {
-                            return;
-                        };
-                        let file = file.clone();
-                        let give = move || {
-                            let given = hand_over_to_child(
-                                (&channel, index),
-                                &file,
-                                companion.as_fd(),
-                                true,
-                            );
-                            reply(&channel, answer.as_ref(), true, given);
-                        };
-                        let _ = thread::spawn("busypoll/child", give);
-                        return;
+                        return answer_by_thread((channel, index), file, companion, answer);
                     }
                     report_use();
                     hand_over_to_child((channel, index), file, companion.as_fd(), true)
@@ -392,6 +376,28 @@ fn hand_over_to_child(
         place(&mut lock(&PARENT), None);
         Answer::No
     })
+}
+
+/// The same by a thread of its own, which answers: the process at the other end of an AF_UNIX stream may be stopped, and
+/// other children ask.
+fn answer_by_thread(
+    (channel, index): (&Arc<OwnedFd>, u32),
+    file: &Ref,
+    companion: &OwnedFd,
+    answer: Option<OwnedFd>,
+) {
+    let is_over_channel = answer.is_none();
+    let started = companion.try_clone().and_then(|companion| {
+        let (channel, file) = (channel.clone(), file.clone());
+        thread::spawn("busypoll/child", move || {
+            let given = hand_over_to_child((&channel, index), &file, companion.as_fd(), true);
+            reply(&channel, answer.as_ref(), true, given);
+        })
+    });
+    if started.is_err() && is_over_channel {
+        // The child waits for it. A socket of its own has been closed, which says the same.
+        reply(channel, None, true, Answer::No);
+    }
 }
 
 /// The program has closed its last descriptor of `file`, which children have: they will use it. The thread hands it over
@@ -566,11 +572,8 @@ pub fn left(file: &Ref) {
 
 /// The program closes its descriptor `fd` of `file`, and children still have theirs.
 pub fn keep_companion(file: &File, fd: c_int) {
-    // SAFETY: a plain system call.
-    let copy = internal_fds::make_internal(unsafe { real::dup(fd) });
-    if copy >= 0 {
-        // SAFETY: just made, and ours.
-        let _ = file.kept_companion.set(unsafe { OwnedFd::from_raw_fd(copy) });
+    if let Some(copy) = internal_fds::copy_of(fd) {
+        let _ = file.kept_companion.set(copy);
     }
 }
 
@@ -581,13 +584,7 @@ pub fn find(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     }
     let mut all = FILES.all();
     let (fd, file) = all.find_map(|(fd, file)| Some((fd, file.filter(|file| is_it(file))?)))?;
-    // SAFETY: a plain system call.
-    let copy = internal_fds::make_internal(unsafe { real::dup(fd) });
-    if copy < 0 {
-        return None;
-    }
-    // SAFETY: just made, and ours.
-    let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+    let copy = internal_fds::copy_of(fd)?;
     FILES.get(fd).is_some_and(|now| is_same(&now, &file)).then_some((file, copy))
 }
 

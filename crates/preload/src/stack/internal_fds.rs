@@ -8,7 +8,10 @@
 use super::file::FILES;
 use crate::{inside::is_inside, kernel, real};
 use libc::{c_int, c_long};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::{
+    os::fd::{FromRawFd, OwnedFd},
+    sync::atomic::{AtomicI32, Ordering},
+};
 
 /// The lowest number for own descriptors, where possible; 0: not computed yet.
 static FLOOR: AtomicI32 = AtomicI32::new(0);
@@ -56,6 +59,13 @@ pub fn duplicate(fd: c_int) -> c_int {
     }
     FILES.set_internal(copy);
     copy
+}
+
+/// The same, closed when it is dropped; `None`: no descriptor is left.
+pub fn copy_of(fd: c_int) -> Option<OwnedFd> {
+    let copy = duplicate(fd);
+    // SAFETY: just made, and ours.
+    (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 fn internal_if_inside(fd: c_int) -> c_int {

@@ -17,7 +17,7 @@ use libc::c_int;
 use std::{
     io,
     net::SocketAddr,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::Mutex,
     thread::sleep,
     time::{Duration, Instant},
@@ -73,13 +73,7 @@ fn postpone(file: &Ref, fd: c_int, how: Option<c_int>) {
         };
         return;
     }
-    // SAFETY: a plain system call.
-    let companion = internal_fds::make_internal(unsafe { real::dup(fd) });
-    if companion < 0 {
-        return;
-    }
-    // SAFETY: just made, and ours.
-    let companion = unsafe { OwnedFd::from_raw_fd(companion) };
+    let Some(companion) = internal_fds::copy_of(fd) else { return };
     stream.hold_sends();
     let is_first = pending.is_empty();
     pending.push(Pending { file: file.clone(), companion, how });

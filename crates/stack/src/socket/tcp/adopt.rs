@@ -158,7 +158,8 @@ impl TcpListener {
         self.0.may_import(kernel)
     }
 
-    /// Takes over a connection that the kernel has made for this listener.
+    /// Takes over a connection that the kernel has made for this listener, and that it
+    /// [may](TcpListener::may_import) take over.
     ///
     /// # Errors
     /// Gives it back: it stays the kernel's, and why if it comes over our queues.
@@ -167,7 +168,7 @@ impl TcpListener {
         &self,
         kernel: KernelStream,
     ) -> Result<(TcpStream, SocketAddr), (KernelStream, Option<&'static str>)> {
-        self.0.import(kernel).map(|flow| self.made_of(flow))
+        self.0.import_checked(kernel).map(|flow| self.made_of(flow))
     }
 
     /// Whether clients connect to us: this process has accepted before.

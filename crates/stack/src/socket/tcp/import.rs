@@ -63,6 +63,17 @@ impl Inner {
     /// # Errors
     /// Gives it back: it stays the kernel's.
     pub(super) fn import(&self, kernel: KernelStream) -> Result<Flow, Stays> {
+        match self.may_import(&kernel) {
+            true => self.import_checked(kernel),
+            false => Err((kernel, None)),
+        }
+    }
+
+    /// The same for one that it [may](Inner::may_import) take over.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) fn import_checked(&self, kernel: KernelStream) -> Result<Flow, Stays> {
         let imported = self.try_import(kernel);
         if let Err((_, Some(_))) = imported {
             self.listening.left_to_kernel();
@@ -83,10 +94,7 @@ impl Inner {
     }
 
     fn try_import(&self, kernel: KernelStream) -> Result<Flow, Stays> {
-        let Some((service, reservation)) = self.imports().filter(|_| self.may_import(&kernel))
-        else {
-            return Err((kernel, None));
-        };
+        let Some((service, reservation)) = self.imports() else { return Err((kernel, None)) };
         let import = Import {
             host: &self.host,
             listening: &self.listening,
