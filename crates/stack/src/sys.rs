@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use crate::time;
+
 /// The result of a call that returns a new descriptor: the descriptor, or the error.
 pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
@@ -293,16 +295,22 @@ fn epoll_wait_by_poll(
     events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
 ) -> libc::c_int {
-    match poll(epoll, timeout) {
-        1.. => {}
-        none => return none,
+    let deadline = timeout.map(|timeout| time::now() + timeout);
+    loop {
+        match poll(epoll, deadline.map(|deadline| deadline - time::now())) {
+            1.. => {}
+            none => return none,
+        }
+        let (room, mask) = (events.len(), std::ptr::null::<libc::sigset_t>());
+        // SAFETY: as above; it does not wait.
+        let ready = unsafe {
+            libc::syscall(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), room, 0, mask, 0usize)
+        };
+        // None: another thread has read the descriptor since, which does not end the wait.
+        if ready != 0 {
+            return ready as libc::c_int;
+        }
     }
-    let (room, mask) = (events.len(), std::ptr::null::<libc::sigset_t>());
-    // SAFETY: as above; it does not wait.
-    let ready = unsafe {
-        libc::syscall(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), room, 0, mask, 0usize)
-    };
-    ready as libc::c_int
 }
 
 fn errno() -> i32 {
@@ -428,4 +436,59 @@ pub(crate) fn kernel_release() -> (u32, u32) {
         digits.parse::<u32>().ok()
     });
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::{Read, Write},
+        thread,
+    };
+
+    use super::*;
+
+    fn event() -> File {
+        // SAFETY: a plain system call.
+        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).unwrap().into()
+    }
+
+    fn signal(mut event: &File) {
+        event.write_all(&1u64.to_ne_bytes()).unwrap();
+    }
+
+    #[test]
+    fn a_wait_by_poll_does_not_end_by_an_event_that_another_thread_takes() {
+        let (epoll, taken, over) = (epoll().unwrap(), event(), event());
+        for (fd, data) in [(&taken, 1), (&over, 2)] {
+            let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+            epoll_control(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), events, data)
+                .unwrap();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..20_000 {
+                    signal(&taken);
+                    let _ = (&taken).read(&mut [0; 8]);
+                }
+                signal(&over);
+            });
+            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+            loop {
+                let found = epoll_wait_by_poll(epoll.as_raw_fd(), &mut events, None);
+                assert!(found > 0, "no limit, and nothing found");
+                if events[..found as usize].iter().any(|event| event.u64 == 2) {
+                    break;
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_wait_by_poll_ends_when_its_time_is_over() {
+        let epoll = epoll().unwrap();
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        let limit = Some(Duration::from_millis(2));
+        assert_eq!(epoll_wait_by_poll(epoll.as_raw_fd(), &mut events, limit), 0);
+    }
 }

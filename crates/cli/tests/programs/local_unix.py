@@ -590,6 +590,8 @@ def quiet_client(stream):
     change(stream)
     stream.sendall(b"x")
     wait_for(stream, select.POLLIN)
+    while not all_events:
+        time.sleep(0.001)
     time.sleep(0.02)
     over.set()
     watcher.join()

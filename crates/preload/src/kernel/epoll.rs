@@ -8,10 +8,10 @@ use libc::{c_int, c_ulong, epoll_event, sigset_t, timespec};
 
 use super::fd_state::{self, FdState, Kind};
 use super::poll::{self, Spin};
-use super::timeout::{exact, millis, within};
+use super::timeout::{at_least, exact, millis, within};
 use super::{active, busy_poll_options, nested, sockets};
 use crate::config::Config;
-use crate::errno::Saved;
+use crate::errno::{self, Saved};
 use crate::real;
 use crate::spin_policy::{self, Wait};
 
@@ -120,9 +120,31 @@ unsafe fn nested_wait(
         if let Some(result) = spin.check_now(|| real::epoll_wait(epoll, events, room, 0)) {
             return Some(spin.end(result));
         }
-        let sleep = |left, mask| real::epoll_pwait2(epoll, events, room, left, mask);
+        let sleep = |left, mask| wait_exactly(epoll, events, room, left, mask);
         Some(spin.sleep(limit, mask, sleep))
     }
+}
+
+/// epoll_pwait2, or epoll_pwait where a filter refuses it: a program that called epoll_wait must not see that.
+///
+/// # Safety
+/// That of epoll_pwait2(2).
+unsafe fn wait_exactly(
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    limit: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let result = unsafe { real::epoll_pwait2(epoll, events, room, limit, mask) };
+    if result >= 0 || !matches!(errno::get(), libc::ENOSYS | libc::EPERM) {
+        return result;
+    }
+    // SAFETY: the caller's contract: null or a time.
+    let limit = at_least(unsafe { limit.as_ref() }.map(exact));
+    // SAFETY: the caller's contract.
+    unsafe { real::epoll_pwait(epoll, events, room, limit, mask) }
 }
 
 /// The instance now watches a socket with the settings at this index.

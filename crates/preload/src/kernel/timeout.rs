@@ -18,6 +18,11 @@ pub fn millis(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|ms| ms * 1_000_000)
 }
 
+/// A timeout in nanoseconds as that of epoll_wait(2), which is not shorter.
+pub fn at_least(limit: Option<u64>) -> c_int {
+    limit.map_or(-1, |nanos| c_int::try_from(nanos.div_ceil(1_000_000)).unwrap_or(c_int::MAX))
+}
+
 /// A timespec in nanoseconds; 0 if its nanoseconds are not below a second.
 pub fn exact(time: &timespec) -> u64 {
     if time.tv_nsec < SECOND.cast_signed() { nanos(time.tv_sec, time.tv_nsec) } else { 0 }
@@ -42,6 +47,12 @@ mod tests {
         assert_eq!(within(20_000, millis(1)), 976);
         assert_eq!(within(20_000, Some(1023)), 0);
         assert_eq!(within(u32::MAX, Some(u64::MAX)), u32::MAX);
+    }
+
+    #[test]
+    fn a_timeout_in_milliseconds_is_not_shorter() {
+        let all = [None, Some(0), Some(1), Some(1_000_001), Some(u64::MAX)].map(at_least);
+        assert_eq!(all, [-1, 0, 1, 2, c_int::MAX]);
     }
 
     #[test]
