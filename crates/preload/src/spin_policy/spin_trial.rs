@@ -1,6 +1,7 @@
 //! Spin trials. A thread whose waits end in sleep or preemption although it spins tries both ways. If a wait, or a
 //! round of work and wait, is clearly shorter without spinning, the thread stops spinning: for a second at first, and
-//! longer each time a trial finds the same. So two programs on one CPU, or a program and its peer, soon stop keeping
+//! longer each time a trial finds the same. Likewise if spinning does not shorten its waits, and other threads want the
+//! CPU: what it spins is taken from them, and each of them sees its own waits alone. So two programs on one CPU, or a program and its peer, soon stop keeping
 //! each other from running. (A peer that was kept waiting may take the CPU back during the work: then the rounds get
 //! longer and not the waits.)
 
@@ -59,6 +60,9 @@ pub(super) struct Record {
     trial: Cell<u32>,
     /// How often the kind has changed.
     changes: Cell<u32>,
+    /// Waits of the trial that spun, and how often the thread had lost its CPU to another when the trial began.
+    spun: Cell<u32>,
+    preemptions: Cell<u64>,
     /// The longest that a wait of the trial could spin, in nanoseconds.
     span: Cell<u64>,
     stretch: Stretch,
@@ -104,6 +108,8 @@ impl Record {
             trial_interval: Cell::new(TRIAL_INTERVAL_FIRST),
             trial: Cell::new(0),
             changes: Cell::new(0),
+            spun: Cell::new(0),
+            preemptions: Cell::new(0),
             span: Cell::new(0),
             stretch: Stretch {
                 began: Cell::new(0),
@@ -173,11 +179,11 @@ impl Record {
             self.changes.get() >= CHANGES && (spun.far_above(slept) || slept.far_above(spun));
         if clear || slept.full() && spun.full() {
             self.trial.set(0);
-            self.judge(clear, now);
+            self.judge(clear, self.is_wanted(Switches::of_this_thread()), now);
         }
         if self.trial.get() == 0 {
             // The sleeps of the trial say nothing about the waits to come.
-            self.switches.set(switches());
+            self.switches.set(Switches::of_this_thread().all());
             return;
         }
         // Random, not alternating: the peer may be in a trial as well.
@@ -201,6 +207,8 @@ impl Record {
     fn start_trial(&self, now: u64) {
         self.trial.set(STRETCHES);
         self.changes.set(0);
+        self.spun.set(0);
+        self.preemptions.set(Switches::of_this_thread().preemptions);
         self.span.set(0);
         let means = self.mean_waits.iter().chain(&self.mean_rounds);
         means.for_each(|means| means.count.set(0));
@@ -212,6 +220,7 @@ impl Record {
     /// called only in a trial.
     pub(super) fn ended(&self, spun: bool, contended: bool, began: u64, now: impl Fn() -> u64) {
         if self.trial.get() > 0 {
+            self.spun.set(self.spun.get().saturating_add(spun.into()));
             return self.stretch.ended(spun, began, now());
         }
         if contended {
@@ -228,7 +237,7 @@ impl Record {
     /// Whether waits ended in sleep or preemption often enough for a trial.
     #[cold]
     fn check(&self, waits: u32, began: u64) {
-        let switches = switches();
+        let switches = Switches::of_this_thread().all();
         let since = switches.saturating_sub(self.switches.replace(switches));
         self.waits.set(0);
         if self.no_trial_until.get() == 0 {
@@ -245,31 +254,40 @@ impl Record {
         }
     }
 
+    /// Whether the thread lost its CPU in a good part of the waits that spun: a yield of the CPU counts if another
+    /// thread was waiting for it.
+    fn is_wanted(&self, switches: Switches) -> bool {
+        let lost = switches.preemptions.saturating_sub(self.preemptions.get());
+        self.spun.get() > 0 && lost * 4 >= u64::from(self.spun.get())
+    }
+
+    /// `wanted`: other threads wanted the CPU.
     #[cold]
-    fn judge(&self, clear: bool, now: u64) {
+    fn judge(&self, clear: bool, wanted: bool, now: u64) {
         let medians = |means: &[Means; 2]| means.each_ref().map(Means::median);
         let can_add = self.span.get().saturating_add(SCHEDULED);
         let longer =
             |[slept, spun]: [u64; 2]| spun > slept + slept / 4 + NOISE && spun - slept <= can_add;
+        let useless = |[slept, spun]: [u64; 2]| spun >= slept - slept / 8;
         let (waits, rounds) = (medians(&self.mean_waits), medians(&self.mean_rounds));
-        if longer(waits) || longer(rounds) {
+        let in_vain = wanted && useless(waits) && useless(rounds);
+        if longer(waits) || longer(rounds) || in_vain {
             let strikes = self.strikes.get() + 1;
             self.strikes.set(strikes);
             if !clear && strikes < 2 && self.backoff.get() == 0 {
                 return self.start_trial(now);
             }
-            let (what, [slept, spun]) = if longer(waits) {
-                ("the waits of this program", waits)
-            } else {
-                ("this program's rounds of work and wait", rounds)
-            };
             super::count_harm();
-            HARMFUL.report(format_args!(
-                "busy polling made {what} longer ({} us instead of {} us), so the thread does not \
-                 poll for a while: are there enough CPUs for it and its peer?",
-                spun / 1000,
-                slept / 1000
-            ));
+            if longer(waits) {
+                report_longer("the waits of this program", waits);
+            } else if longer(rounds) {
+                report_longer("this program's rounds of work and wait", rounds);
+            } else {
+                HARMFUL.report(format_args!(
+                    "busy polling does not make the waits of this program shorter, and other \
+                     threads want its CPU, so the thread does not poll for a while"
+                ));
+            }
             let backoff = (self.backoff.get() * 2).clamp(BACKOFF_FIRST, BACKOFF_MAX);
             self.backoff.set(backoff);
             self.backoff_until.set(now + backoff);
@@ -357,15 +375,37 @@ impl Means {
     }
 }
 
-/// Context switches of the calling thread, wanted or not.
-fn switches() -> u64 {
-    // A seccomp filter may refuse it.
-    let _errno = Saved::new();
-    // SAFETY: zeroes are a valid value of this plain struct.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: valid for writes.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
-    (usage.ru_nvcsw + usage.ru_nivcsw).unsigned_abs()
+fn report_longer(what: &str, [slept, spun]: [u64; 2]) {
+    HARMFUL.report(format_args!(
+        "busy polling made {what} longer ({} us instead of {} us), so the thread does not poll for \
+         a while: are there enough CPUs for it and its peer?",
+        spun / 1000,
+        slept / 1000
+    ));
+}
+
+/// Context switches of a thread.
+struct Switches {
+    /// It gave up the CPU to wait.
+    waits: u64,
+    /// Another thread got the CPU though this one could run on.
+    preemptions: u64,
+}
+
+impl Switches {
+    /// Zeroes if a seccomp filter refuses the call.
+    fn of_this_thread() -> Self {
+        let _errno = Saved::new();
+        // SAFETY: zeroes are a valid value of this plain struct.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: valid for writes.
+        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+        Self { waits: usage.ru_nvcsw.unsigned_abs(), preemptions: usage.ru_nivcsw.unsigned_abs() }
+    }
+
+    fn all(&self) -> u64 {
+        self.waits + self.preemptions
+    }
 }
 
 #[cfg(test)]
@@ -421,6 +461,42 @@ mod tests {
         // Redis and its client on one CPU.
         assert!(trial_with_work(30 * US, |_| 27 * US, [18 * US, 50 * US]).is_some());
         assert_eq!(trial_with_work(30 * US, |_| 10 * US, [18 * US, 22 * US]), None);
+    }
+
+    /// Two trials that found these waits; `wanted`: other threads wanted the CPU.
+    fn judged(slept: u64, spun: u64, wanted: bool) -> bool {
+        let record = Record::new();
+        for _ in 0..2 {
+            record.start_trial(MS);
+            record.trial.set(0);
+            for means in [&record.mean_waits, &record.mean_rounds] {
+                for _ in 0..TRIAL {
+                    means[0].add(slept);
+                    means[1].add(spun);
+                }
+            }
+            record.judge(false, wanted, MS);
+        }
+        record.backs_off(|| MS)
+    }
+
+    #[test]
+    fn spinning_in_vain_ends_if_other_threads_want_the_cpu() {
+        for (slept, spun) in [(100 * US, 100 * US), (100 * US, 90 * US), (100 * US, 110 * US)] {
+            assert!(judged(slept, spun, true));
+            assert!(!judged(slept, spun, false));
+        }
+        assert!(!judged(100 * US, 80 * US, true), "it is of use");
+    }
+
+    #[test]
+    fn a_cpu_is_wanted_if_a_quarter_of_the_waits_that_spun_lost_it() {
+        let record = Record::new();
+        let lost = |preemptions| record.is_wanted(Switches { waits: 1000, preemptions });
+        assert!(!lost(100), "no wait spun");
+        record.spun.set(400);
+        record.preemptions.set(50);
+        assert!(lost(150) && !lost(149) && !lost(0));
     }
 
     #[test]
