@@ -547,6 +547,41 @@ def stopped_client(stream):
     say("stopped:", exactly(stream, 6), again.wait())
 
 
+def stopped_shut_server(stream):
+    """It runs on when the other process has shut the stream down."""
+    how = exactly(stream, 1)
+    if how == b"r":
+        while (sent := attempt(stream.send, b"x")) == 1:
+            time.sleep(0.001)
+        say("stopped shut:", sent)
+    else:
+        say("stopped shut:", wait_for(stream, select.POLLRDHUP), events(stream), exactly(stream, 4), stream.recv(1))
+    if how == b"w":
+        stream.sendall(b"back")
+
+
+def stopped_shut_client(stream, word, how):
+    """It shows that it is shut down before the other process runs: to poll, epoll, and threads that wait."""
+    epoll, got = select.epoll(), []
+    epoll.register(stream, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+    again = stop_peer(stream)
+    stream.sendall(word if word == b"r" else word + b"data")
+    reader = threading.Thread(target=lambda: got.append(stream.recv(1)))
+    if word != b"w":
+        reader.start()
+        time.sleep(0.05)
+    say("stopped shut:", attempt(stream.shutdown, how), events(stream, 0))
+    say([event for _, event in epoll.poll(0)], again.poll())
+    if word == b"w":
+        say(attempt(stream.send, b"x"), exactly(stream, 4))
+    else:
+        reader.join()
+        say(got, stream.recv(1))
+    if word == b"b":
+        say(attempt(stream.send, b"x"), attempt(stream.shutdown, socket.SHUT_WR))
+    say(again.wait())
+
+
 def stopped_end_server(stream):
     data = b""
     while part := stream.recv(7000):
@@ -693,6 +728,9 @@ RULES = {
     "late": (late_server, late_client),
     "stopped": (stopped_server, stopped_client),
     "stopped_end": (stopped_end_server, stopped_end_client),
+    "stopped_read": (stopped_shut_server, lambda stream: stopped_shut_client(stream, b"r", socket.SHUT_RD)),
+    "stopped_write": (stopped_shut_server, lambda stream: stopped_shut_client(stream, b"w", socket.SHUT_WR)),
+    "stopped_both": (stopped_shut_server, lambda stream: stopped_shut_client(stream, b"b", socket.SHUT_RDWR)),
     "quiet": (quiet_server, quiet_client),
     "taken": (taken_server, taken_client),
     "raced": (raced_server, raced_client),

@@ -23,7 +23,7 @@ use busypoll_stack::{
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::{
     fs, io, mem,
-    net::SocketAddr,
+    net::{Shutdown, SocketAddr},
     os::fd::AsRawFd,
     sync::{MutexGuard, TryLockError},
 };
@@ -473,23 +473,27 @@ pub unsafe fn setsockopt(
 
 /// shutdown(2): the kernel's, as its end is then not that of both directions.
 pub fn shutdown(file: &Ref, fd: c_int, how: c_int) -> c_int {
-    if matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR)
+    let direction = match how {
+        libc::SHUT_RD => Some(Shutdown::Read),
+        libc::SHUT_WR => Some(Shutdown::Write),
+        libc::SHUT_RDWR => Some(Shutdown::Both),
+        _ => None,
+    };
+    if let Some(direction) = direction
         && !file.is_kernel_owned()
         && let Some(_inside) = Inside::enter()
     {
         leave_kernels(file);
         if let (Some(Live::Stream(stream)), false) = (file.live(), file.is_kernel_owned())
-            && !local_stream_end::leave(file, fd, Some(how))
+            && !local_stream_end::leave(file, fd, Some(direction))
         {
-            if local_stream_end::is_pending(file) {
+            if local_stream_end::is_pending(file) && !file.is_kernel_owned() {
                 return 0;
             }
-            // The peer has closed it already.
-            let _ = stream.shutdown(match how {
-                libc::SHUT_RD => std::net::Shutdown::Read,
-                libc::SHUT_WR => std::net::Shutdown::Write,
-                _ => std::net::Shutdown::Both,
-            });
+            if !file.is_kernel_owned() {
+                // The peer has closed it already.
+                let _ = stream.shutdown(direction);
+            }
         }
     }
     // SAFETY: a plain system call.

@@ -10,14 +10,13 @@ use super::{
 use crate::{
     errno,
     inside::{ERESTARTSYS, Inside},
-    real,
 };
 use busypoll_stack::{Events, Left, thread};
 use libc::c_int;
 use std::{
     io,
-    net::SocketAddr,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    net::{Shutdown, SocketAddr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Mutex,
     thread::sleep,
     time::{Duration, Instant},
@@ -29,19 +28,22 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// How long the thread waits for the other process of one stream before it looks at the next.
 const TURN: Duration = Duration::from_millis(5);
 
-/// A stream that becomes the kernel's when its other process runs, and how it is shut down then.
+/// A stream that becomes the kernel's when its other process runs.
 struct Pending {
     file: Ref,
     companion: OwnedFd,
-    how: Option<c_int>,
 }
 
 /// The thread runs while there are any.
 static PENDING: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
 
-/// `file`, at `fd`, is the kernel's from now on, and then shut down as `how` says. False: it has ended; or it
-/// [will be](is_pending).
-pub fn leave(file: &Ref, fd: c_int, how: Option<c_int>) -> bool {
+/// `file`, at `fd`, is the kernel's from now on. False: it has ended; or it [will be](is_pending), and shows before that it is
+/// shut down as `how` says.
+pub fn leave(file: &Ref, fd: c_int, how: Option<Shutdown>) -> bool {
+    if how.is_some() && is_pending(file) {
+        postpone(file, fd, how);
+        return file.is_kernel_owned();
+    }
     match give_until(file, fd, Instant::now() + PATIENCE) {
         Ok(()) => true,
         Err(late) if late.kind() == io::ErrorKind::TimedOut => {
@@ -63,20 +65,19 @@ fn give_until(file: &Ref, fd: c_int, until: Instant) -> io::Result<()> {
 }
 
 #[cold]
-fn postpone(file: &Ref, fd: c_int, how: Option<c_int>) {
+fn postpone(file: &Ref, fd: c_int, how: Option<Shutdown>) {
     let Some(Live::Stream(stream)) = file.live() else { return };
+    match how {
+        Some(how) => stream.shut_before_leaving(how),
+        None => stream.hold_sends(),
+    }
     let mut pending = lock(&PENDING);
-    if let Some(known) = pending.iter_mut().find(|it| is_same(&it.file, file)) {
-        known.how = match (known.how, how) {
-            (Some(one), Some(other)) if one != other => Some(libc::SHUT_RDWR),
-            (known, how) => how.or(known),
-        };
+    if file.is_kernel_owned() || pending.iter().any(|it| is_same(&it.file, file)) {
         return;
     }
     let Some(companion) = internal_fds::copy_of(fd) else { return };
-    stream.hold_sends();
     let is_first = pending.is_empty();
-    pending.push(Pending { file: file.clone(), companion, how });
+    pending.push(Pending { file: file.clone(), companion });
     drop(pending);
     if is_first && thread::spawn("busypoll/leave", leave_pending).is_err() {
         lock(&PENDING).clear();
@@ -104,12 +105,7 @@ fn leave_pending() {
             continue;
         }
         pending = lock(&PENDING);
-        let found = pending.iter().position(|it| is_same(&it.file, &file));
-        let done = found.map(|found| pending.swap_remove(found));
-        if let Some(Pending { how: Some(how), .. }) = done {
-            // SAFETY: a plain system call.
-            unsafe { real::shutdown(companion.as_raw_fd(), how) };
-        }
+        pending.retain(|it| !is_same(&it.file, &file));
     }
 }
 

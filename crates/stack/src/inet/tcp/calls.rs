@@ -291,7 +291,9 @@ impl Connection {
             } else if self.receiver.available() > apart {
                 ready = ready | Ready::BELOW_LOWAT;
             }
-            if self.write_shut || self.is_writable() {
+            // An AF_UNIX stream that its own program has shut down is as full as it was (`unix_poll`).
+            let open = self.is_local_stream && self.state == State::Established;
+            if self.write_shut && !open || self.is_writable() {
                 ready = ready | Ready::WRITABLE;
             } else {
                 // A thread that polled this may wait for room, although none of its sends was cut short

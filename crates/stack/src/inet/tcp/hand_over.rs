@@ -39,6 +39,8 @@ pub(crate) struct RepairState {
     /// Receiving, or sending, is shut down.
     pub(crate) read_shut: bool,
     pub(crate) write_shut: bool,
+    /// The peer has ended it.
+    pub(crate) peer_done: bool,
 }
 
 impl Connection {
@@ -79,6 +81,7 @@ impl Connection {
             rcv_wnd: edge - rcv_nxt,
             read_shut: self.read_shut || self.peer_done || self.receiver.fin_reached(),
             write_shut: self.write_shut,
+            peer_done: self.peer_done || self.receiver.fin_reached(),
         })
     }
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr},
     sync::Arc,
 };
 
@@ -182,6 +182,16 @@ impl Flow {
     pub(crate) fn end_silently(&self, error: i32, pass: &mut Pass<'_>) {
         let mut state = self.core.enter(pass);
         state.connection.end_handed_over(error);
+        self.core.finish(state, &self.inet, pass);
+    }
+
+    /// The program has shut it down, and the kernel will: this end shows it before the peer knows.
+    pub(crate) fn shut_before_leaving(&self, how: Shutdown, pass: &mut Pass<'_>) {
+        let mut state = self.core.enter(pass);
+        let connection = &mut state.connection;
+        connection.read_shut |= how != Shutdown::Write;
+        connection.write_shut |= how != Shutdown::Read;
+        connection.notify = true;
         self.core.finish(state, &self.inet, pass);
     }
 }

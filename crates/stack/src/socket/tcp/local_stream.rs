@@ -13,7 +13,11 @@ use crate::{
     socket::{options::errno, waiting::WaitOptions},
     sys::{get_option, set_option},
 };
-use std::{io, net::SocketAddr, os::fd::BorrowedFd};
+use std::{
+    io,
+    net::{Shutdown, SocketAddr},
+    os::fd::{AsRawFd, BorrowedFd},
+};
 
 impl TcpStream {
     /// The stream with these ends, local and remote, over `link`. `received` was received by the kernel's socket and not
@@ -73,7 +77,7 @@ impl TcpStream {
         error: i32,
         on_left: impl FnOnce(),
     ) -> io::Result<()> {
-        self.leave(error, on_left, |state, ours| {
+        self.leave(kernel, error, on_left, |state, ours| {
             let peers = self.0.host.peers();
             let peers = peers.ok_or_else(|| Failed::Stays(errno(libc::EOPNOTSUPP)))?;
             let exchanged = peers.leave_both(asked, (state.local, state.remote), ours)?;
@@ -97,7 +101,7 @@ impl TcpStream {
         answer: &mut dyn FnMut(&Left),
         on_left: impl FnOnce(),
     ) -> io::Result<()> {
-        self.leave(error, on_left, |state, ours| {
+        self.leave(kernel, error, on_left, |state, ours| {
             write_all(kernel, theirs, state).map_err(Failed::Lost)?;
             answer(ours);
             Ok(())
@@ -106,6 +110,7 @@ impl TcpStream {
 
     fn leave(
         &self,
+        kernel: BorrowedFd<'_>,
         error: i32,
         on_left: impl FnOnce(),
         exchange: impl FnOnce(&RepairState, &Left) -> Result<(), Failed<io::Error>>,
@@ -113,11 +118,20 @@ impl TcpStream {
         let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
         let mut pass = pass();
         let handed = flow.hand_over(error, &mut pass, |state| {
-            if state.read_shut || state.write_shut {
+            if state.peer_done {
                 return Err(Failed::Stays(errno(libc::EINVAL)));
             }
             let ours = Left { next: state.rcv_nxt, unread: state.unread.clone() };
             exchange(state, &ours)?;
+            // Both have sent what they had.
+            for (is_shut, how) in
+                [(state.read_shut, libc::SHUT_RD), (state.write_shut, libc::SHUT_WR)]
+            {
+                if is_shut {
+                    // SAFETY: a plain system call.
+                    unsafe { libc::shutdown(kernel.as_raw_fd(), how) };
+                }
+            }
             self.0.set_elsewhere();
             on_left();
             Ok(())
@@ -132,6 +146,17 @@ impl TcpStream {
     pub fn hold_sends(&self) {
         if let Some(flow) = self.0.connection() {
             flow.hold_sends();
+        }
+    }
+
+    /// The program has shut the stream down, and it is not left yet: this end shows it from now on, and the kernel's socket
+    /// is shut down when it is left.
+    #[doc(hidden)]
+    pub fn shut_before_leaving(&self, how: Shutdown) {
+        if let Some(flow) = self.0.connection() {
+            let mut pass = pass();
+            flow.shut_before_leaving(how, &mut pass);
+            pass.wake.wake_all();
         }
     }
 }
