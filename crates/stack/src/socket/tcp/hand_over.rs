@@ -255,6 +255,11 @@ fn finish(kernel: BorrowedFd<'_>, repair_state: &RepairState) {
     let _ = write_queue(kernel, &repair_state.unsent);
     // The buffers grow by themselves again.
     let _ = set_option(&kernel, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
+    shut_down(kernel, repair_state);
+}
+
+/// Shuts the kernel's socket down in the directions that the connection is.
+pub(super) fn shut_down(kernel: BorrowedFd<'_>, repair_state: &RepairState) {
     for (shut, how) in
         [(repair_state.read_shut, libc::SHUT_RD), (repair_state.write_shut, libc::SHUT_WR)]
     {

@@ -2,7 +2,7 @@
 //! way. See `inet/tcp/local_stream.rs`.
 
 use super::{
-    hand_over::write_queue,
+    hand_over::{shut_down, write_queue},
     options::Values,
     stream::{TcpStream, pass},
 };
@@ -16,7 +16,7 @@ use crate::{
 use std::{
     io,
     net::{Shutdown, SocketAddr},
-    os::fd::{AsRawFd, BorrowedFd},
+    os::fd::BorrowedFd,
 };
 
 impl TcpStream {
@@ -124,14 +124,7 @@ impl TcpStream {
             let ours = Left { next: state.rcv_nxt, unread: state.unread.clone() };
             exchange(state, &ours)?;
             // Both have sent what they had.
-            for (is_shut, how) in
-                [(state.read_shut, libc::SHUT_RD), (state.write_shut, libc::SHUT_WR)]
-            {
-                if is_shut {
-                    // SAFETY: a plain system call.
-                    unsafe { libc::shutdown(kernel.as_raw_fd(), how) };
-                }
-            }
+            shut_down(kernel, state);
             self.0.set_elsewhere();
             on_left();
             Ok(())
