@@ -55,12 +55,12 @@ pub(crate) use datagram_links::{Accepted, DatagramWay};
 pub use datagram_links::{PublishedUdp, is_udp_published};
 use link_watch::LinkWatch;
 use peers::Peers;
-pub(crate) use peers::Received;
 pub use peers::{
     Asked, Containers, HandOver, LeaveStream, MoveStream, StreamOffer, before_fork,
     is_in_directory, is_published, is_stream_offered, offers, peer_inode, serve_local_streams,
     shares::share_address, stream_ends, stream_names,
 };
+pub(crate) use peers::{OtherEnd, Received, Rest};
 pub(crate) use poller_slot::PollerSlot;
 pub use port_reservation::KernelBinding;
 pub(crate) use port_reservation::{PortReservation, ReservationOptions};

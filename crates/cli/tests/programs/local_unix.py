@@ -277,6 +277,30 @@ def rights_client(stream):
     say("rights:", exactly(stream, 6))
 
 
+def connection_server(stream):
+    data, fds, _, _ = socket.recv_fds(stream, 1, 1)
+    passed = socket.socket(fileno=fds[0])
+    say("connection:", data, exactly(passed, 5))
+    passed.sendall(b"answer")
+    say(passed.recv(1))
+
+
+def connection_client(stream):
+    """A TCP connection, over memory by then, is passed over the stream."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        passed, _ = listener.accept()
+    for at in range(200):
+        ours.sendall(b"x")
+        passed.sendall(exactly(passed, 1))
+        exactly(ours, 1)
+    ours.sendall(b"hello")
+    socket.send_fds(stream, [b"c"], [passed.fileno()])
+    passed.close()
+    say("connection:", exactly(ours, 6))
+    ours.close()
+
+
 def answer_rights_server(stream):
     exactly(stream, 1)
     stream.sendall(b"a" * 60)
@@ -711,6 +735,7 @@ RULES = {
     "options": (options_server, options_client),
     "sender": (sender_server, sender_client),
     "rights": (rights_server, rights_client),
+    "connection": (connection_server, connection_client),
     "answer_rights": (answer_rights_server, answer_rights_client),
     "passcred": (passcred_server, passcred_client),
     "oob": (oob_server, oob_client),

@@ -5,7 +5,9 @@ use super::{
     address, cmsg,
     common::{self, answer, code, error},
     file::{File, Live, Ref, answer_or, dispatch, enter},
-    iovec, local_stream, route, sockets,
+    iovec, local_stream, route,
+    scm_rights::{sendmmsg_other, sendmsg_other},
+    sockets,
     udp_links::{self, Sender},
     unsupported_options,
 };
@@ -350,8 +352,15 @@ pub unsafe fn sendmsg(file: Ref, fd: c_int, message: *const msghdr, flags: c_int
             })
         };
     }
-    // SAFETY: the caller's contract, here and below.
-    let by_kernel = || unsafe { real::sendmsg(fd, message, flags) };
+    let is_unix = file.domain == libc::AF_UNIX;
+    // SAFETY: the caller's contract.
+    let by_kernel = || unsafe {
+        match is_unix {
+            // It may pass descriptors.
+            true => sendmsg_other(fd, message, flags),
+            false => real::sendmsg(fd, message, flags),
+        }
+    };
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
     let sent = unsafe { one_message(&inside, &file, fd, message, flags) };
@@ -412,9 +421,14 @@ pub unsafe fn sendmmsg(
     count: u32,
     flags: c_int,
 ) -> c_int {
+    let is_unix = file.domain == libc::AF_UNIX;
     // SAFETY: the caller's contract, here and below.
     let by_kernel = |done: usize| unsafe {
-        real::sendmmsg(fd, messages.add(done), count.saturating_sub(done as u32), flags)
+        let (messages, count) = (messages.add(done), count.saturating_sub(done as u32));
+        match is_unix {
+            true => sendmmsg_other(fd, messages, count, flags),
+            false => real::sendmmsg(fd, messages, count, flags),
+        }
     };
     if file.kernel_stream().is_some() {
         local_stream::leave(&file, fd);

@@ -22,12 +22,13 @@ pub use local_streams::{
     Asked, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
     serve_local_streams, stream_ends, stream_names,
 };
-pub(crate) use requests::Received;
+pub(crate) use requests::{OtherEnd, Received, Rest};
 
 use self::{
     requests::{
-        Answer, DONE, GROUP, HAND_OVER, JOIN, LEAVE_STREAM, LINK, LINK_REQUEST, MOVE_STREAM,
-        NOT_NOW, Peer, Process, REQUEST, TAKE_BACK, ask, control_name, ends_of, send_received,
+        Answer, CLOSED, DONE, GROUP, HAND_OVER, JOIN, LEAVE_STREAM, LINK, LINK_REQUEST,
+        MOVE_STREAM, NOT_ACCEPTED, NOT_NOW, Peer, Process, REQUEST, TAKE_BACK, ask, control_name,
+        ends_of, send_data,
     },
     shares::{Shares, is_group, share},
 };
@@ -387,31 +388,34 @@ impl Peers {
         is_refused && is_group(remote)
     }
 
-    /// The kernel has the local end of a connection over `link`: has the other process give it the other end. Returns
-    /// what the listener there had received, if it has not accepted the connection: there is none any more.
+    /// The kernel has the local end of a connection over `link`: has the other process give it the other end.
     ///
     /// # Errors
-    /// `TimedOut` if the other process does not do so; those of reaching it.
+    /// `TimedOut` if the other process does not do so; `NotConnected` if it has ended; those of reaching it.
     pub(crate) fn hand_over_both(
         &self,
         link: u32,
         (local, remote): (SocketAddr, SocketAddr),
-    ) -> io::Result<Option<Received>> {
+    ) -> io::Result<OtherEnd> {
         let ends = (canonical(local), canonical(remote));
         let shared = &*self.shared;
         if lock(&shared.handing_over).contains(&ends) {
             // At the request of the other process, whose end the kernel has already.
-            return Ok(None);
+            return Ok(OtherEnd::Kernels);
         }
         let peer = shared.peer_of(link).ok_or(io::ErrorKind::NotConnected)?;
         lock(&shared.handing_over).push(ends);
         let until = Instant::now() + HAND_OVER_PATIENCE;
         let asked = loop {
             match ask(&peer, HAND_OVER, (ends.1, ends.0), HAND_OVER_PATIENCE) {
-                Ok(Answer::Done) => break Ok(None),
-                Ok(Answer::NotAccepted(received)) => break Ok(Some(received)),
+                Ok(Answer::Done) => break Ok(OtherEnd::Kernels),
+                Ok(Answer::NotAccepted(received)) => break Ok(OtherEnd::NotAccepted(received)),
+                Ok(Answer::Closed(rest)) => break Ok(OtherEnd::Closed(rest)),
                 Ok(Answer::NotNow) if Instant::now() < until => sleep(Duration::from_millis(1)),
                 Ok(Answer::NotNow) => break Err(io::ErrorKind::TimedOut.into()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    break Err(io::ErrorKind::NotConnected.into());
+                }
                 Err(error) => break Err(error),
             }
         };
@@ -588,15 +592,15 @@ impl Shared {
             GROUP => return self.give_group(socket, local, false),
             _ => false,
         };
-        let received = match request[0] {
-            HAND_OVER if !done => self.end_not_accepted(local, remote),
-            _ => None,
-        };
-        let answer = match received {
-            Some(received) => return send_received(&socket, &received),
-            None if done => DONE,
-            None => NOT_NOW,
-        };
+        if request[0] == HAND_OVER && !done {
+            if let Some(Received { next, data }) = self.end_not_accepted(local, remote) {
+                return send_data(&socket, NOT_ACCEPTED, next, &data);
+            }
+            if let Some(Rest { first, data }) = self.end_closed(local, remote) {
+                return send_data(&socket, CLOSED, first, &data);
+            }
+        }
+        let answer = if done { DONE } else { NOT_NOW };
         message::send(socket.as_fd(), &[answer], &[], 0).map(drop)
     }
 
@@ -655,6 +659,13 @@ impl Shared {
         drop(published);
         let (next, data) = in_pass(|pass| flow.end_not_accepted(pass)).ok()?;
         Some(Received { next, data })
+    }
+
+    /// If this process's program has closed this connection: ends it without a word. Returns what was still to be sent.
+    fn end_closed(&self, local: SocketAddr, remote: SocketAddr) -> Option<Rest> {
+        let host = Host { inner: self.host.upgrade()? };
+        let (first, data) = in_pass(|pass| host.inet().tcp_end_closed((local, remote), pass))?;
+        Some(Rest { first, data })
     }
 
     fn peer_of(&self, link: u32) -> Option<Peer> {

@@ -12,8 +12,8 @@
 use super::{
     Linked, PATIENCE, Peers, Shared,
     requests::{
-        Answer, DONE, LEAVE_STREAM, MOVE_STREAM, NOT_NOW, Process, Received, answer_on, ends_of,
-        request, send_received, send_request,
+        Answer, DONE, LEAVE_STREAM, MOVE_STREAM, NOT_ACCEPTED, NOT_NOW, Process, Received,
+        answer_on, ends_of, request, send_data, send_request,
     },
 };
 use crate::{
@@ -122,8 +122,7 @@ impl Asked {
 
     /// Tells the other process what this one had. Returns what that one had, however long it is stopped meanwhile.
     fn exchange(&self, ours: &Left) -> io::Result<Left> {
-        let ours = Received { next: ours.next, data: ours.unread.clone() };
-        send_received(&self.0, &ours)?;
+        send_data(&self.0, NOT_ACCEPTED, ours.next, &ours.unread)?;
         unix::set_timeouts(&self.0, Duration::ZERO)?;
         match answer_on(&self.0)? {
             Answer::NotAccepted(Received { next, data }) => Ok(Left { next, unread: data }),
@@ -361,9 +360,8 @@ impl Shared {
             _ => return Ok(()),
         };
         let answer = |had: &Left| {
-            let had = Received { next: had.next, data: had.unread.clone() };
             // The other process waits for it, unless it has ended.
-            let _ = send_received(socket, &had);
+            let _ = send_data(socket, NOT_ACCEPTED, had.next, &had.unread);
         };
         if let Some(it) = lock(&self.leaving).iter_mut().find(|it| it.ends == ends) {
             it.asks_too = Some((theirs, socket.try_clone()?));

@@ -31,10 +31,12 @@ const CALL: u8 = b'c';
 pub(super) const MOVE_STREAM: u8 = b'M';
 pub(super) const LEAVE_STREAM: u8 = b'L';
 
-/// The answers. After the last one comes what the listener had received: the number after it, and the data in parts.
+/// The answers. After the third comes what the listener had received: the number after it, and the data in parts; after
+/// the last what is still to be sent: the number of its first byte, and the data in parts.
 pub(super) const DONE: u8 = b'D';
 pub(super) const NOT_NOW: u8 = b'N';
 pub(super) const NOT_ACCEPTED: u8 = b'A';
+pub(super) const CLOSED: u8 = b'E';
 
 /// The most in one message.
 pub(super) const PART: usize = 32 * 1024;
@@ -115,10 +117,29 @@ pub(crate) struct Received {
     pub(crate) data: Vec<u8>,
 }
 
+/// What the other end of a connection had still to send when its program had closed it.
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// The number of its first byte.
+    pub(crate) first: u32,
+    pub(crate) data: Vec<u8>,
+}
+
+/// What has become of the other end of a connection.
+pub(crate) enum OtherEnd {
+    /// The kernel has it.
+    Kernels,
+    /// It was not accepted, and is no more.
+    NotAccepted(Received),
+    /// Its program has closed it, and it is no more.
+    Closed(Rest),
+}
+
 pub(super) enum Answer {
     Done,
     NotNow,
     NotAccepted(Received),
+    Closed(Rest),
 }
 
 pub(super) fn control_name(pid: u32) -> String {
@@ -187,10 +208,13 @@ pub(super) fn answer_on(socket: &OwnedFd) -> io::Result<Answer> {
     let mut answer = [0; 9];
     match (message::receive(socket.as_fd(), &mut answer)?.0, answer) {
         (1, [DONE, ..]) => Ok(Answer::Done),
-        (9, [NOT_ACCEPTED, next @ .., l0, l1, l2, l3]) => {
-            let (next, len) = (u32::from_ne_bytes(next), u32::from_ne_bytes([l0, l1, l2, l3]));
-            receive_parts(socket, len as usize)
-                .map(|data| Answer::NotAccepted(Received { next, data }))
+        (9, [kind @ (NOT_ACCEPTED | CLOSED), number @ .., l0, l1, l2, l3]) => {
+            let number = u32::from_ne_bytes(number);
+            let data = receive_parts(socket, u32::from_ne_bytes([l0, l1, l2, l3]) as usize)?;
+            Ok(match kind {
+                CLOSED => Answer::Closed(Rest { first: number, data }),
+                _ => Answer::NotAccepted(Received { next: number, data }),
+            })
         }
         _ => Ok(Answer::NotNow),
     }
@@ -212,12 +236,13 @@ pub(super) fn receive_parts(socket: &OwnedFd, len: usize) -> io::Result<Vec<u8>>
     Ok(data)
 }
 
-pub(super) fn send_received(socket: &OwnedFd, received: &Received) -> io::Result<()> {
-    let mut answer = [NOT_ACCEPTED; 9];
-    answer[1..5].copy_from_slice(&received.next.to_ne_bytes());
-    answer[5..].copy_from_slice(&(received.data.len() as u32).to_ne_bytes());
+/// An answer with data.
+pub(super) fn send_data(socket: &OwnedFd, kind: u8, number: u32, data: &[u8]) -> io::Result<()> {
+    let mut answer = [kind; 9];
+    answer[1..5].copy_from_slice(&number.to_ne_bytes());
+    answer[5..].copy_from_slice(&(data.len() as u32).to_ne_bytes());
     message::send(socket.as_fd(), &answer, &[], 0)?;
-    for part in received.data.chunks(PART) {
+    for part in data.chunks(PART) {
         message::send(socket.as_fd(), part, &[], 0)?;
     }
     Ok(())

@@ -6,8 +6,13 @@ use super::{
     application::Flow,
     connection::{Connection, State, errno},
     ownership::Failed,
+    table::Entry,
+    tuple::Tuple,
 };
-use crate::{inet::Pass, time::Instant};
+use crate::{
+    inet::{Inet, Pass},
+    time::Instant,
+};
 use std::{io, net::SocketAddr};
 
 /// The state of a connection, for the kernel.
@@ -142,6 +147,35 @@ impl Flow {
             Ok(())
         })?;
         Ok(received)
+    }
+}
+
+impl Inet {
+    /// Ends a connection that the program has closed, without a word to the peer. Returns what was still to be sent: the
+    /// number of its first byte, and the data; nothing if there is no such connection any more. `None`: the program has
+    /// it still, or the handshake is not over, or there is no memory.
+    pub(crate) fn tcp_end_closed(
+        &self,
+        (local, remote): (SocketAddr, SocketAddr),
+        pass: &mut Pass<'_>,
+    ) -> Option<(u32, Vec<u8>)> {
+        match self.tcp.table.find(&Tuple::new(local, remote), Entry::clone) {
+            Some(Entry::Flow(core)) => {
+                let mut state = core.enter(pass);
+                let connection = &mut state.connection;
+                if !connection.orphan {
+                    return None;
+                }
+                let (start, end) = (connection.buffer.start(), connection.buffer.end());
+                let rest = joined(connection.buffer.pieces(start..end), (end - start) as usize);
+                let rest = rest.ok()?;
+                connection.end_handed_over(libc::ECONNABORTED);
+                core.finish(state, self, pass);
+                Some((start.0, rest))
+            }
+            Some(Entry::SynQueue(_)) => None,
+            Some(Entry::TimeWait(_)) | None => Some((0, Vec::new())),
+        }
     }
 }
 

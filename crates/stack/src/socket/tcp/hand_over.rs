@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Host,
-    host::{CompanionService, Received},
+    host::{CompanionService, OtherEnd, Received, Rest},
     inet::tcp::{Failed, RepairState, ToKernel, hand_over},
     socket::options::{SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sys::{self, get_option, set_option},
@@ -89,13 +89,15 @@ impl TcpStream {
                 link,
                 repair,
                 not_accepted: None,
+                rest: None,
             };
             hand_over(&mut steps)?;
+            let is_closed = steps.rest.is_some();
             if reuse_address {
                 // The end of repair mode has cleared it.
                 let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
             }
-            finish(kernel, state);
+            finish(kernel, state, is_closed);
             self.0.set_elsewhere();
             on_handed_over();
             Ok(())
@@ -122,6 +124,8 @@ struct HandOver<'a, R> {
     repair: &'a R,
     /// What the listener at the other end had received, if it has not accepted the connection.
     not_accepted: Option<Received>,
+    /// What the other end had still to send, if its program has closed it.
+    rest: Option<Vec<u8>>,
 }
 
 impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
@@ -140,7 +144,18 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
         if self.link != 0 {
             // Neither end may send before the kernel has both.
             let peers = self.host.peers().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
-            self.not_accepted = peers.hand_over_both(self.link, ends)?;
+            match peers.hand_over_both(self.link, ends) {
+                Ok(OtherEnd::Kernels) => {}
+                Ok(OtherEnd::NotAccepted(received)) => self.not_accepted = Some(received),
+                Ok(OtherEnd::Closed(rest)) => self.rest = Some(rest_for(self.state, rest)?),
+                // There is no other end, as if the kernel had had both.
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotConnected && self.state.peer_done =>
+                {
+                    self.rest = Some(Vec::new());
+                }
+                Err(error) => return Err(error),
+            }
             if !peers.is_to_container(self.link) {
                 return Ok(());
             }
@@ -160,9 +175,18 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
             let is_near = !self.host.peers().is_some_and(|it| it.is_to_container(self.link));
             return reconnect(self.kernel, self.state, &received, is_near);
         }
+        if let Some(rest) = self.rest.as_deref().filter(|rest| !rest.is_empty()) {
+            let len = self.state.unread.len() + rest.len();
+            grow_buffer(self.kernel, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, len)?;
+            let queue = RECEIVE_QUEUE;
+            set_option(&self.kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, queue)?;
+            write_queue(self.kernel, rest)?;
+        }
         // With a window probe the kernel learns from the peer what it has acknowledged meanwhile. If nothing is to be
-        // acknowledged, the probe would only cost: it takes a fifth of the hand-over.
-        let how = if self.state.sent.is_empty() { OFF_SILENTLY } else { OFF };
+        // acknowledged, the probe would only cost: it takes a fifth of the hand-over. Where there is no other end, it would
+        // bring a reset.
+        let is_known = self.state.sent.is_empty() || self.rest.is_some();
+        let how = if is_known { OFF_SILENTLY } else { OFF };
         (self.repair)(self.kernel.as_raw_fd(), how)
     }
 
@@ -249,20 +273,34 @@ fn restore(kernel: BorrowedFd<'_>, repair_state: &RepairState) -> io::Result<()>
     sys::set_bytes(&kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &window)
 }
 
-/// The steps after the kernel has the connection. They cannot fail.
-fn finish(kernel: BorrowedFd<'_>, repair_state: &RepairState) {
+/// What is new of the data that the other end had still to send.
+///
+/// # Errors
+/// ENOTCONN if some of it is missing.
+fn rest_for(state: &RepairState, Rest { first, mut data }: Rest) -> io::Result<Vec<u8>> {
+    if state.peer_done {
+        return Ok(Vec::new());
+    }
+    let known = state.rcv_nxt.wrapping_sub(first) as usize;
+    if known > data.len() {
+        return Err(errno(libc::ENOTCONN));
+    }
+    data.drain(..known);
+    Ok(data)
+}
+
+/// The steps after the kernel has the connection. They cannot fail. `is_closed`: the other end is no more.
+fn finish(kernel: BorrowedFd<'_>, repair_state: &RepairState, is_closed: bool) {
     // The buffer has room for it.
     let _ = write_queue(kernel, &repair_state.unsent);
     // The buffers grow by themselves again.
     let _ = set_option(&kernel, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
-    shut_down(kernel, repair_state);
+    shut_down(kernel, repair_state.read_shut || is_closed, repair_state.write_shut);
 }
 
-/// Shuts the kernel's socket down in the directions that the connection is.
-pub(super) fn shut_down(kernel: BorrowedFd<'_>, repair_state: &RepairState) {
-    for (shut, how) in
-        [(repair_state.read_shut, libc::SHUT_RD), (repair_state.write_shut, libc::SHUT_WR)]
-    {
+/// Shuts the kernel's socket down for reading, for writing.
+pub(super) fn shut_down(kernel: BorrowedFd<'_>, read: bool, write: bool) {
+    for (shut, how) in [(read, libc::SHUT_RD), (write, libc::SHUT_WR)] {
         if shut {
             // SAFETY: a plain system call.
             unsafe { libc::syscall(libc::SYS_shutdown, kernel.as_raw_fd(), how) };

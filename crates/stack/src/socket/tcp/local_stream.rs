@@ -124,7 +124,7 @@ impl TcpStream {
             let ours = Left { next: state.rcv_nxt, unread: state.unread.clone() };
             exchange(state, &ours)?;
             // Both have sent what they had.
-            shut_down(kernel, state);
+            shut_down(kernel, state.read_shut, state.write_shut);
             self.0.set_elsewhere();
             on_left();
             Ok(())
