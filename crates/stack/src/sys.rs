@@ -1,6 +1,7 @@
 //! The few plain system calls that several floors need. Calls made while locks are held go by number: the C library's
 //! wrappers for them are cancellation points (pthread_cancel(3)).
 
+use crate::time;
 use std::{
     io,
     net::SocketAddr,
@@ -8,8 +9,6 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::Duration,
 };
-
-use crate::time;
 
 /// The result of a call that returns a new descriptor: the descriptor, or the error.
 pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {

@@ -1,9 +1,9 @@
 //! Spin trials. A thread whose waits end in sleep or preemption although it spins tries both ways. If a wait, or a
 //! round of work and wait, is clearly shorter without spinning, the thread stops spinning: for a second at first, and
-//! longer each time a trial finds the same. Likewise if spinning does not shorten its waits, and other threads want the
-//! CPU: what it spins is taken from them, and each of them sees its own waits alone. So two programs on one CPU, or a program and its peer, soon stop keeping
+//! longer each time a trial finds the same. So two programs on one CPU, or a program and its peer, soon stop keeping
 //! each other from running. (A peer that was kept waiting may take the CPU back during the work: then the rounds get
-//! longer and not the waits.)
+//! longer and not the waits.) Likewise if spinning does not shorten its waits and other threads want the CPU: it spins
+//! at their expense, which its own waits do not show.
 
 use std::cell::Cell;
 

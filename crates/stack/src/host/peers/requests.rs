@@ -118,7 +118,6 @@ pub(crate) struct Received {
 }
 
 /// What the other end of a connection had still to send when its program had closed it.
-#[derive(Default)]
 pub(crate) struct Rest {
     /// The number of its first byte.
     pub(crate) first: u32,

@@ -68,6 +68,7 @@ impl Connection {
         let (start, end) = (self.buffer.start(), self.buffer.end());
         let sent = if self.snd_nxt.before(end) { self.snd_nxt } else { end };
         let (rcv_nxt, edge) = self.receiver.offered();
+        let peer_done = self.peer_done || self.receiver.fin_reached();
         Ok(RepairState {
             local,
             remote,
@@ -84,9 +85,9 @@ impl Connection {
             snd_wnd: self.snd_wnd,
             snd_wnd_max: self.snd_wnd_max.max(self.snd_wnd),
             rcv_wnd: edge - rcv_nxt,
-            read_shut: self.read_shut || self.peer_done || self.receiver.fin_reached(),
+            read_shut: self.read_shut || peer_done,
             write_shut: self.write_shut,
-            peer_done: self.peer_done || self.receiver.fin_reached(),
+            peer_done,
         })
     }
 }

@@ -178,8 +178,8 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
         if let Some(rest) = self.rest.as_deref().filter(|rest| !rest.is_empty()) {
             let len = self.state.unread.len() + rest.len();
             grow_buffer(self.kernel, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, len)?;
-            let queue = RECEIVE_QUEUE;
-            set_option(&self.kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, queue)?;
+            let (level, name) = (libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE);
+            set_option(&self.kernel, level, name, RECEIVE_QUEUE)?;
             write_queue(self.kernel, rest)?;
         }
         // With a window probe the kernel learns from the peer what it has acknowledged meanwhile. If nothing is to be
