@@ -1,7 +1,7 @@
 //! Before an exec: what becomes of connections and listeners that the new program gets.
 
 use super::{
-    activation, companion_address,
+    activation, companion_address, exit,
     file::{FILES, Live, Ref, hand_over_now},
     foreign, handover_parent, host, libc_io, links, local_stream, local_stream_end, udp_links,
 };
@@ -36,11 +36,12 @@ pub fn before_exec() {
             }
             // It would end with the memory of this process.
             (None, Some(Live::Stream(_))) if stays_open(fd) => libc_io::check_executed(fd, &file),
-            // It is closed by then: the kernel keeps what its peer has not read.
-            (None, Some(Live::Stream(_)))
-                if file.domain == libc::AF_UNIX && host::made_by_this_process().is_some() =>
-            {
-                local_stream_end::before_close(&file, fd);
+            // It is closed by then: the kernel delivers what its peer has not read.
+            (None, Some(Live::Stream(_))) if host::made_by_this_process().is_some() => {
+                match file.domain {
+                    libc::AF_UNIX => local_stream_end::before_close(&file, fd),
+                    _ => drop(handover_parent::hand_over(&file, fd)),
+                }
             }
             (_, Some(Live::Listener(_))) if stays_open(fd) => foreign::share_listener(fd),
             _ if file.is_parents_listener()
@@ -52,6 +53,7 @@ pub fn before_exec() {
             _ => {}
         }
     }
+    exit::deliver_closed();
     host::flush_capture();
 }
 

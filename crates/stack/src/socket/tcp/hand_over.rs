@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Host,
     host::{CompanionService, OtherEnd, Received, Rest},
-    inet::tcp::{Failed, RepairState, ToKernel, hand_over},
+    inet::tcp::{Failed, Flow, RepairState, ToKernel, hand_over},
     socket::options::{SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sys::{self, get_option, set_option},
     time,
@@ -63,52 +63,85 @@ impl TcpStream {
         repair: impl Fn(RawFd, i32) -> io::Result<()>,
         on_handed_over: impl FnOnce(),
     ) -> io::Result<()> {
-        let (flow, host) = (self.0.connection().ok_or_else(|| errno(libc::EINVAL))?, &self.0.host);
-        let service = host.kernel().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
-        let link = flow.link();
-        if flow.is_imported() {
-            // Until then the socket that made the connection has its ends.
-            service.wait_for_later();
-        }
-        // Otherwise no listener could be bound to its port again while it lives.
+        let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
         let is_on = |name| self.getsockopt(SOL_SOCKET, name).is_ok_and(|on| on != 0);
-        let (reuse_address, reuse_port) = (is_on(SO_REUSEADDR), is_on(SO_REUSEPORT));
-        let mut pass = pass();
-        let handed = flow.hand_over(error, &mut pass, |state| {
-            if reuse_port {
-                let set = set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1);
-                set.map_err(Failed::Stays)?;
-            }
-            let repair = &repair;
-            let mut steps = HandOver {
-                kernel,
-                host,
-                service,
-                is_used,
-                state,
-                link,
-                repair,
-                not_accepted: None,
-                rest: None,
-            };
-            hand_over(&mut steps)?;
-            let is_closed = steps.rest.is_some();
-            if reuse_address {
-                // The end of repair mode has cleared it.
-                let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
-            }
-            finish(kernel, state, is_closed);
+        let target = Target {
+            kernel,
+            reuse_address: is_on(SO_REUSEADDR),
+            reuse_port: is_on(SO_REUSEPORT),
+            is_used,
+            repair,
+        };
+        hand_flow_over(&flow, &self.0.host, &target, error, || {
             self.0.set_elsewhere();
             on_handed_over();
-            Ok(())
-        });
-        pass.wake.wake_all();
-        let reservation = handed?;
-        if let Some(reservation) = reservation {
-            reservation.mark_handed_over();
-        }
-        Ok(())
+        })
     }
+}
+
+/// Where a connection goes.
+pub(super) struct Target<'a, R> {
+    pub(super) kernel: BorrowedFd<'a>,
+    /// `SO_REUSEADDR` and `SO_REUSEPORT`. Without them no listener could be bound to its port again while it lives.
+    pub(super) reuse_address: bool,
+    pub(super) reuse_port: bool,
+    pub(super) is_used: bool,
+    /// Switches repair mode.
+    pub(super) repair: R,
+}
+
+/// As [`TcpStream::hand_over`].
+///
+/// # Errors
+/// As there.
+pub(super) fn hand_flow_over<R: Fn(RawFd, i32) -> io::Result<()>>(
+    flow: &Flow,
+    host: &Host,
+    target: &Target<'_, R>,
+    error: i32,
+    on_handed_over: impl FnOnce(),
+) -> io::Result<()> {
+    let service = host.kernel().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+    let &Target { kernel, is_used, .. } = target;
+    let link = flow.link();
+    if flow.is_imported() {
+        // Until then the socket that made the connection has its ends.
+        service.wait_for_later();
+    }
+    let mut pass = pass();
+    let handed = flow.hand_over(error, &mut pass, |state| {
+        if target.reuse_port {
+            let set = set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1);
+            set.map_err(Failed::Stays)?;
+        }
+        let repair = &target.repair;
+        let mut steps = HandOver {
+            kernel,
+            host,
+            service,
+            is_used,
+            state,
+            link,
+            repair,
+            not_accepted: None,
+            rest: None,
+        };
+        hand_over(&mut steps)?;
+        let is_closed = steps.rest.is_some();
+        if target.reuse_address {
+            // The end of repair mode has cleared it.
+            let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
+        }
+        finish(kernel, state, is_closed);
+        on_handed_over();
+        Ok(())
+    });
+    pass.wake.wake_all();
+    let reservation = handed?;
+    if let Some(reservation) = reservation {
+        reservation.mark_handed_over();
+    }
+    Ok(())
 }
 
 /// A hand-over.
@@ -211,14 +244,14 @@ pub type Repair = fn(RawFd, i32) -> io::Result<()>;
 
 static REPAIR: OnceLock<Repair> = OnceLock::new();
 
-/// From now on `by` switches the repair mode of connections that are taken over from the kernel, in place of this
-/// process itself.
+/// From now on `by` switches the repair mode of connections that are taken over from the kernel, and of orphans, in
+/// place of this process itself.
 pub fn set_repair(by: Repair) {
     let _ = REPAIR.set(by);
 }
 
 /// What switches it.
-pub(super) fn repair_of_imports() -> Repair {
+pub(super) fn repair_in_use() -> Repair {
     REPAIR.get().copied().unwrap_or(repair)
 }
 
