@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{inside::Inside, real};
 use libc::c_int;
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Instant};
 
 /// Before an exec, after which no code of ours can ask the parent: hands over to the kernel the connections of this
 /// process that stay open, and of its parent's those at standard input, output and error, and those that a child has
@@ -24,6 +24,7 @@ pub fn before_exec() {
     if host::made_by_this_process().is_some() {
         activation::share_udp(&udp_links::own_sockets(|_| true));
     }
+    let until = Instant::now() + exit::WAIT_LIMIT;
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);
@@ -40,7 +41,7 @@ pub fn before_exec() {
             (None, Some(Live::Stream(_))) if host::made_by_this_process().is_some() => {
                 match file.domain {
                     libc::AF_UNIX => local_stream_end::before_close(&file, fd),
-                    _ => drop(handover_parent::hand_over(&file, fd)),
+                    _ => drop(handover_parent::hand_over(&file, fd, Some(until))),
                 }
             }
             (_, Some(Live::Listener(_))) if stays_open(fd) => foreign::share_listener(fd),
@@ -53,7 +54,7 @@ pub fn before_exec() {
             _ => {}
         }
     }
-    exit::deliver_closed();
+    exit::deliver_closed(until);
     host::flush_capture();
 }
 

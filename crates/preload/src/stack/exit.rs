@@ -20,7 +20,7 @@ use std::{
 
 /// How long a process that ends waits for peers that do not acknowledge, if their connections cannot be handed over to the
 /// kernel.
-const WAIT_LIMIT: Duration = Duration::from_secs(2);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long it waits before they are handed over: a peer that reads has acknowledged all by then.
 const DELIVERY_TIME: Duration = Duration::from_millis(20);
@@ -94,17 +94,17 @@ pub fn close_all() {
             if let Some(Live::Stream(stream)) = file.live()
                 && stream.is_unacknowledged()
             {
-                let _ = handover_parent::hand_over(&file, fd);
+                let _ = handover_parent::hand_over(&file, fd, Some(until));
             }
         }
     });
     host::flush_capture();
 }
 
-/// This process executes a program: what the connections that it has closed have still to send is delivered.
-pub fn deliver_closed() {
+/// This process executes a program: what the connections that it has closed have still to send is delivered, by then.
+pub fn deliver_closed(until: Instant) {
     let Some(Made { ledger, .. }) = host::made_by_this_process() else { return };
-    deliver(&ledger, Instant::now() + WAIT_LIMIT, || ());
+    deliver(&ledger, until, || ());
 }
 
 /// Waits until the peers of closed connections have acknowledged all, but not past `until`. After a while the kernel gets

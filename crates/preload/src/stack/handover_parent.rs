@@ -283,7 +283,11 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                         return answer_by_thread((channel, index), file, companion, answer);
                     }
                     report_use();
-                    hand_over_to_child((channel, index), file, companion.as_fd(), true)
+                    let (to, now) = ((channel, index), Some(Instant::now()));
+                    match hand_over_to_child(to, file, companion.as_fd(), true, now) {
+                        Some(answer) => answer,
+                        None => return answer_by_thread(to, file, companion, answer),
+                    }
                 }
                 // It was handed over before: when it was closed here, or for another child, and then these say no.
                 (Some(Some(Shared::Handed(..) | Shared::GivenUp(_))), _) => {
@@ -350,19 +354,21 @@ fn place(parent: &mut Parent, at: usize, index: u32, new: Option<Shared>) -> Opt
     std::mem::replace(place, new)
 }
 
-/// The child of a fork, by its channel, has `file`, which is [moving](Shared::Moving) in its place: hands it over.
+/// The child of a fork, by its channel, has `file`, which is [moving](Shared::Moving) in its place: hands it over. `None`: the
+/// process at the other end is stopped, and runs not until then.
 fn hand_over_to_child(
     (channel, index): (&Arc<OwnedFd>, u32),
     file: &Ref,
     companion: BorrowedFd<'_>,
     is_used: bool,
-) -> Answer {
+    until: Option<Instant>,
+) -> Option<Answer> {
     let place = |parent: &mut Parent, new: Option<Shared>| {
         let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, channel);
         let at = parent.groups.iter().position(is_it)?;
         place(parent, at, index, new)
     };
-    let handed = give_to_kernel(file, companion, is_used, |parent, file_now, ends| {
+    let handed = give_to_kernel(file, companion, is_used, until, |parent, file_now, ends| {
         let is_alone = matches!(place(parent, None), Some(Shared::Moving(_)));
         if !is_alone || !file.is_private() || is_shared_by(parent, file) {
             return Answer::Yes;
@@ -372,14 +378,17 @@ fn hand_over_to_child(
         place(parent, handed);
         answer
     });
-    handed.unwrap_or_else(|_| {
-        place(&mut lock(&PARENT), None);
-        Answer::No
-    })
+    match handed {
+        Ok(answer) => Some(answer),
+        Err(late) if late.kind() == io::ErrorKind::TimedOut => None,
+        Err(_) => {
+            place(&mut lock(&PARENT), None);
+            Some(Answer::No)
+        }
+    }
 }
 
-/// The same by a thread of its own, which answers: the process at the other end of an AF_UNIX stream may be stopped, and
-/// other children ask.
+/// The same by a thread of its own, which answers: the process at the other end may be stopped, and other children ask.
 fn answer_by_thread(
     (channel, index): (&Arc<OwnedFd>, u32),
     file: &Ref,
@@ -390,8 +399,8 @@ fn answer_by_thread(
     let started = companion.try_clone().and_then(|companion| {
         let (channel, file) = (channel.clone(), file.clone());
         thread::spawn("busypoll/child", move || {
-            let given = hand_over_to_child((&channel, index), &file, companion.as_fd(), true);
-            reply(&channel, answer.as_ref(), true, given);
+            let given = hand_over_to_child((&channel, index), &file, companion.as_fd(), true, None);
+            reply(&channel, answer.as_ref(), true, given.unwrap_or(Answer::No));
         })
     });
     if started.is_err() && is_over_channel {
@@ -427,7 +436,8 @@ fn hand_over_closed(file: &Ref) {
     place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
     drop(parent);
     // Whether the child will use it is not known.
-    let answer = hand_over_to_child((&channel, index), file, companion.as_fd(), false);
+    let (to, now) = ((&channel, index), Some(Instant::now()));
+    let answer = hand_over_to_child(to, file, companion.as_fd(), false, now).unwrap_or(Answer::No);
     let mut parent = lock(&PARENT);
     let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, &channel);
     let Some(at) = parent.groups.iter().position(is_it) else { return };
@@ -485,14 +495,15 @@ fn report(then: &str) {
     ));
 }
 
-/// Hands a connection of this process, whose companion is `fd`, over to the kernel.
+/// Hands a connection of this process, whose companion is `fd`, over to the kernel. The process at the other end may be
+/// stopped: waits for it until then.
 ///
 /// # Errors
-/// It is not connected (any more), or the process lacks the capability. Then it stays ours.
-pub fn hand_over(file: &Ref, fd: c_int) -> io::Result<()> {
+/// It is not connected (any more), or the process lacks the capability; `TimedOut`. Then it stays ours.
+pub fn hand_over(file: &Ref, fd: c_int, until: Option<Instant>) -> io::Result<()> {
     // SAFETY: open, by the contract of the program's call.
     let companion = unsafe { BorrowedFd::borrow_raw(fd) };
-    give_to_kernel(file, companion, true, |_, _, _| Answer::Yes).map(drop)
+    give_to_kernel(file, companion, true, until, |_, _, _| Answer::Yes).map(drop)
 }
 
 /// Returns what `handed` does, of the file in its place and its ends. No process is forked in between.
@@ -500,10 +511,11 @@ fn give_to_kernel(
     file: &Ref,
     companion: BorrowedFd<'_>,
     is_used: bool,
+    until: Option<Instant>,
     handed: impl FnOnce(&mut Parent, Ref, Ends) -> Answer,
 ) -> io::Result<Answer> {
     if file.domain == libc::AF_UNIX {
-        return give_stream(file, companion, None).map(|()| Answer::Yes);
+        return give_stream(file, companion, until).map(|()| Answer::Yes);
     }
     let _giving = lock(&file.activation);
     if file.is_kernel_owned() {
@@ -512,7 +524,8 @@ fn give_to_kernel(
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
     let ends = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
     companion_options::copy_to_companion(live, companion.as_raw_fd());
-    stream.hand_over(companion, is_used, ERESTARTSYS, host::repair, || file.set_kernel_owned())?;
+    let on_handed_over = || file.set_kernel_owned();
+    stream.hand_over(companion, is_used, ERESTARTSYS, host::repair, until, on_handed_over)?;
     // In the epoll sets of this process the companion takes its place.
     let mut parent = lock(&PARENT);
     let file_now = deactivate(file);
@@ -630,14 +643,7 @@ pub fn hand_over_all(until: Instant) {
                 FILES.all().find_map(|(fd, known)| known.filter(|it| is_same(it, file)).map(|_| fd))
             });
             // A connection that cannot be handed over ends with this process.
-            let _ = fd.map(|fd| {
-                // SAFETY: open: the program's, or kept.
-                let companion = unsafe { BorrowedFd::borrow_raw(fd) };
-                match file.domain {
-                    libc::AF_UNIX => give_stream(file, companion, Some(until)),
-                    _ => hand_over(file, fd),
-                }
-            });
+            let _ = fd.map(|fd| hand_over(file, fd, Some(until)));
         }
     }
 }

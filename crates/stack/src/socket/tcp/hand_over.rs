@@ -20,7 +20,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd},
     sync::OnceLock,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The time after a hand-over until no packet of the connection is left in our rings.
@@ -49,10 +49,10 @@ impl TcpStream {
     /// Hands the connection to the kernel socket `kernel`, which is not connected yet. `is_used`: another process uses it,
     /// see [`Host::connections_are_used`]. `on_handed_over` is called when the kernel has the connection, before any
     /// waiter of this socket is notified. Waiting and later calls on this socket fail with `error`. `repair` switches
-    /// repair mode, which needs `CAP_NET_ADMIN`.
+    /// repair mode, which needs `CAP_NET_ADMIN`. If the process at the other end of a link is stopped, waits for it until then.
     ///
     /// # Errors
-    /// EINVAL unless it is connected; the kernel's errors; ETIMEDOUT if the process at the other end of a link does not hand
+    /// EINVAL unless it is connected; the kernel's errors; `TimedOut` if the process at the other end of a link does not hand
     /// its end over. After an error the connection continues here, or, if repair mode cannot be left, is reset.
     #[doc(hidden)]
     pub fn hand_over(
@@ -61,6 +61,7 @@ impl TcpStream {
         is_used: bool,
         error: i32,
         repair: impl Fn(RawFd, i32) -> io::Result<()>,
+        until: Option<Instant>,
         on_handed_over: impl FnOnce(),
     ) -> io::Result<()> {
         let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
@@ -71,6 +72,7 @@ impl TcpStream {
             reuse_port: is_on(SO_REUSEPORT),
             is_used,
             repair,
+            until,
         };
         hand_flow_over(&flow, &self.0.host, &target, error, || {
             self.0.set_elsewhere();
@@ -88,6 +90,8 @@ pub(super) struct Target<'a, R> {
     pub(super) is_used: bool,
     /// Switches repair mode.
     pub(super) repair: R,
+    /// How long to wait for a process at the other end that is stopped.
+    pub(super) until: Option<Instant>,
 }
 
 /// As [`TcpStream::hand_over`].
@@ -108,35 +112,44 @@ pub(super) fn hand_flow_over<R: Fn(RawFd, i32) -> io::Result<()>>(
         // Until then the socket that made the connection has its ends.
         service.wait_for_later();
     }
-    let mut pass = pass();
-    let handed = flow.hand_over(error, &mut pass, |state| {
-        if target.reuse_port {
-            let set = set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1);
-            set.map_err(Failed::Stays)?;
+    let mut on_handed_over = Some(on_handed_over);
+    let handed = loop {
+        let mut pass = pass();
+        let handed = flow.hand_over(error, &mut pass, |state| {
+            if target.reuse_port {
+                let set = set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1);
+                set.map_err(Failed::Stays)?;
+            }
+            let mut steps = HandOver {
+                kernel,
+                host,
+                service,
+                is_used,
+                state,
+                link,
+                repair: &target.repair,
+                not_accepted: None,
+                rest: None,
+            };
+            hand_over(&mut steps)?;
+            let is_closed = steps.rest.is_some();
+            if target.reuse_address {
+                // The end of repair mode has cleared it.
+                let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
+            }
+            finish(kernel, state, is_closed);
+            on_handed_over.take().into_iter().for_each(|then| then());
+            Ok(())
+        });
+        pass.wake.wake_all();
+        match (handed, host.peers()) {
+            // Only now, as threads may need the connection meanwhile.
+            (Err(late), Some(peers)) if link != 0 && late.kind() == io::ErrorKind::TimedOut => {
+                peers.wait_for_answer(link, target.until)?;
+            }
+            (handed, _) => break handed,
         }
-        let repair = &target.repair;
-        let mut steps = HandOver {
-            kernel,
-            host,
-            service,
-            is_used,
-            state,
-            link,
-            repair,
-            not_accepted: None,
-            rest: None,
-        };
-        hand_over(&mut steps)?;
-        let is_closed = steps.rest.is_some();
-        if target.reuse_address {
-            // The end of repair mode has cleared it.
-            let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
-        }
-        finish(kernel, state, is_closed);
-        on_handed_over();
-        Ok(())
-    });
-    pass.wake.wake_all();
+    };
     let reservation = handed?;
     if let Some(reservation) = reservation {
         reservation.mark_handed_over();

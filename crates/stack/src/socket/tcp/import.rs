@@ -8,9 +8,7 @@
 //! learns nothing.
 
 use super::{
-    hand_over::{
-        OFF_SILENTLY, ON, RECEIVE_QUEUE, Repair, SEND_QUEUE, disconnect, repair_in_use,
-    },
+    hand_over::{OFF_SILENTLY, ON, RECEIVE_QUEUE, Repair, SEND_QUEUE, disconnect, repair_in_use},
     listener::Inner,
     stream::pass,
 };

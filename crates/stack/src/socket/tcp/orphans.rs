@@ -13,11 +13,11 @@ impl Host {
             if Instant::now() >= until {
                 return;
             }
-            let _ = self.hand_over_orphan(&orphan);
+            let _ = self.hand_over_orphan(&orphan, until);
         }
     }
 
-    fn hand_over_orphan(&self, orphan: &Flow) -> io::Result<()> {
+    fn hand_over_orphan(&self, orphan: &Flow, until: Instant) -> io::Result<()> {
         let domain = match orphan.local() {
             SocketAddr::V4(_) => libc::AF_INET,
             SocketAddr::V6(_) => libc::AF_INET6,
@@ -31,6 +31,7 @@ impl Host {
             reuse_port: false,
             is_used: false,
             repair: repair_in_use(),
+            until: Some(until),
         };
         // The kernel delivers the rest once the socket is closed.
         hand_flow_over(orphan, self, &target, libc::ECONNABORTED, || ())
