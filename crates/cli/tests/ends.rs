@@ -8,7 +8,7 @@ mod support;
 mod two_programs;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -132,5 +132,32 @@ fn what_a_peer_has_no_room_for_arrives_after_the_end_of_the_program() {
     for way in ["exit", "close_exec"] {
         let how = [&STACK[..], &without_rights].concat();
         end_before_peer_reads(&lab, &program, &how, "plain", way);
+    }
+}
+
+#[test]
+fn datagrams_to_a_neighbour_that_is_not_known_arrive_after_the_end_of_the_program() {
+    needs_root!();
+    needs!(program "ip", program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let receiver = lab.client.enter(|| UdpSocket::bind((lab.client.ipv4(), 0))).unwrap().unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let port = receiver.local_addr().unwrap().port();
+    let flush = ["neigh", "flush", "dev", lab.server.interface()];
+    for way in ["os._exit(0)", "os.execv('/bin/true', ['true'])"] {
+        build(lab.server.command("ip").args(flush));
+        let program = format!(
+            "import os, socket\nudp = socket.socket(2, 2)\n\
+             for at in range(3): udp.sendto(b'%d' % at, ('{}', {port}))\n{way}",
+            lab.client.ipv4(),
+        );
+        let mut command = lab.server.command(STACK[0]);
+        let output = command.args(&STACK[1..]).args(["python3", "-c", &program]).output().unwrap();
+        for at in 0..3 {
+            let mut came = [0; 8];
+            let len = receiver.recv(&mut came).unwrap_or_else(|e| panic!("{way}: {e} {output:?}"));
+            assert_eq!(came[..len], [b'0' + at], "{way}");
+        }
     }
 }

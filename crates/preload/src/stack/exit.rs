@@ -1,7 +1,7 @@
 //! The normal end of a process: exit(3), the end of main, _exit(2); or a signal that it does not handle
 //! ([`crate::signals::fatal`]). The kernel would close its connections and still deliver their queued data; ours end
 //! with the process. So they are closed before, and the process waits a little until their data and FIN are
-//! acknowledged; what a peer has no room for by then the kernel delivers. The same before an exec, of connections that are
+//! acknowledged; what a peer has no room for by then the kernel delivers. Datagrams leave, too. The same before an exec, of connections that are
 //! closed. A process that is killed has no time for that: the guard resets its peers.
 
 use super::{
@@ -24,6 +24,9 @@ pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long it waits before they are handed over: a peer that reads has acknowledged all by then.
 const DELIVERY_TIME: Duration = Duration::from_millis(20);
+
+/// How long it waits for the neighbours of its last packets to be resolved, and for its NIC to send them.
+const NEIGHBOUR_TIME: Duration = Duration::from_millis(200);
 
 /// How often it checks.
 const CHECK_INTERVAL: Duration = Duration::from_micros(200);
@@ -107,19 +110,23 @@ pub fn deliver_closed(until: Instant) {
     deliver(&ledger, until, || ());
 }
 
-/// Waits until the peers of closed connections have acknowledged all, but not past `until`. After a while the kernel gets
-/// those by `hand_over_open`, and those that the program has closed.
+/// Waits until the peers of closed connections have acknowledged all, but not past `until`, and until datagrams have left.
+/// After a while the kernel gets those connections by `hand_over_open`, and those that the program has closed.
 fn deliver(ledger: &Ledger, until: Instant, hand_over_open: impl FnOnce()) {
-    if !is_delivered(ledger, until.min(Instant::now() + DELIVERY_TIME)) {
+    let Some(host) = host::existing() else { return };
+    let now = Instant::now();
+    let is_delivered = || !ledger.has(is_unacknowledged);
+    if !holds_by(until.min(now + DELIVERY_TIME), is_delivered) {
         hand_over_open();
-        host::existing().into_iter().for_each(|host| host.hand_over_orphans(until));
-        is_delivered(ledger, until);
+        host.hand_over_orphans(until);
+        holds_by(until, is_delivered);
     }
+    holds_by(now + NEIGHBOUR_TIME, || host.has_sent_all());
 }
 
 /// Waits until then.
-fn is_delivered(ledger: &Ledger, until: Instant) -> bool {
-    while ledger.has(is_unacknowledged) {
+fn holds_by(until: Instant, condition: impl Fn() -> bool) -> bool {
+    while !condition() {
         if Instant::now() >= until {
             return false;
         }
