@@ -458,6 +458,29 @@ fn unsupported_options_leave_the_socket_to_the_kernel_or_are_refused() {
     fails_with(&run(&["--strict"], "full"), &["a udp socket", "open files", "--strict"]);
 }
 
+#[test]
+fn a_program_s_children_write_each_line_once() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let program = "import os, socket\n\
+        for child in range(3):\n    \
+            if os.fork() == 0:\n        \
+                udp = socket.socket(2, 2)\n        \
+                udp.setsockopt(0, 11, 1) # IP_RECVERR\n        \
+                udp.bind(('0.0.0.0', 0)); udp.settimeout(0.01)\n        \
+                try: udp.recv(1)\n        \
+                except TimeoutError: pass\n        \
+                os._exit(0)\n    \
+            os.wait()";
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(RUN).args(["--", "python3", "-c", program]);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("IP_RECVERR").count(), 1, "{said}");
+}
+
 /// Each socket has received three datagrams before it is first used.
 const QUEUED: &str = "
 import socket, sys

@@ -10,7 +10,7 @@ mod local;
 mod config;
 #[path = "../src/errno.rs"]
 mod errno;
-#[path = "../src/report.rs"]
+#[path = "../src/report/mod.rs"]
 mod report;
 #[path = "../src/spin_policy/mod.rs"]
 mod spin_policy;
