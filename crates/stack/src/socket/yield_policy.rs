@@ -8,8 +8,12 @@
 use crate::time::{self, Instant};
 use std::{cell::Cell, thread, time::Duration};
 
-/// How often a thread that polls in vain yields the CPU. Answers that come sooner cost nothing.
+/// How often a thread that polls in vain yields the CPU. Answers that come sooner cost nothing. It yields at once where its
+/// last yield has let another thread run: that one is likely to be the peer.
 const YIELD_INTERVAL: Duration = Duration::from_micros(5);
+
+/// A yield that takes this long has let another thread run.
+const SWITCH: Duration = Duration::from_micros(2);
 
 /// A yield that takes this long counts as long: another thread may be computing.
 const LONG_YIELD: Duration = Duration::from_micros(500);
@@ -27,6 +31,8 @@ const WAITS: [u32; 2] = [64, 16384];
 /// What a thread has learnt from its yields.
 #[derive(Clone, Copy)]
 struct YieldHistory {
+    /// The last yield has let another thread run, for a short time.
+    shares: bool,
     /// The number of long yields in a row up to now, and the shortest of them.
     long_yields: u32,
     shortest: Duration,
@@ -37,7 +43,17 @@ struct YieldHistory {
 
 impl YieldHistory {
     const fn new() -> YieldHistory {
-        YieldHistory { long_yields: 0, shortest: Duration::MAX, waits_left: 0, waits: 0 }
+        YieldHistory {
+            shares: false,
+            long_yields: 0,
+            shortest: Duration::MAX,
+            waits_left: 0,
+            waits: 0,
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        if self.shares { Duration::ZERO } else { YIELD_INTERVAL }
     }
 
     /// How long this wait may go on polling without a yield. `None`: it yields.
@@ -49,8 +65,10 @@ impl YieldHistory {
     /// Records a yield that took `took`.
     fn record(&mut self, took: Duration) {
         if took < LONG_YIELD {
-            return *self = YieldHistory::new();
+            *self = YieldHistory { shares: took >= SWITCH, ..YieldHistory::new() };
+            return;
         }
+        self.shares = false;
         let first = self.long_yields == 0;
         self.shortest = if first { took } else { took.min(self.shortest) };
         self.long_yields += 1;
@@ -76,7 +94,7 @@ pub(super) struct YieldPolicy {
 
 impl YieldPolicy {
     pub(super) fn new(begun: Instant) -> YieldPolicy {
-        YieldPolicy { due: begun + YIELD_INTERVAL, sleeps: false }
+        YieldPolicy { due: begun + YIELD_HISTORY.get().interval(), sleeps: false }
     }
 
     #[inline]
@@ -98,7 +116,7 @@ impl YieldPolicy {
             thread::yield_now();
             let back = time::now();
             history.record(back - before);
-            self.due = back + YIELD_INTERVAL;
+            self.due = back + history.interval();
         }
         YIELD_HISTORY.set(history);
         true
