@@ -31,7 +31,10 @@ use std::{
     mem::MaybeUninit,
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -42,6 +45,24 @@ struct ForkGroup {
     /// Where its children see what was handed over before they asked.
     board: Option<Board>,
     files: Vec<Option<Shared>>,
+    /// The connection that was accepted last before the fork, and what the program had moved over it by then.
+    newest: Option<(u32, Moved)>,
+    /// One that was handed over because its child is expected to use it, and has not used it yet.
+    expected: Option<u32>,
+}
+
+/// How many bytes the program has sent and received.
+type Moved = (u64, u64);
+
+/// What the child of the next fork does with the newest connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expects {
+    /// That is not known.
+    Nothing,
+    /// Its predecessor was used by its child first, while this process kept it.
+    Use,
+    /// A child has not used what was expected: nothing is expected any more.
+    NeverAgain,
 }
 
 /// A connection that children share.
@@ -71,14 +92,25 @@ impl ForkGroup {
 
 struct Parent {
     groups: Vec<ForkGroup>,
-    /// The program has closed these, and children have them.
-    closed: Vec<Ref>,
+    /// Children have these, and are expected to use them: the program has closed them, or their predecessors were used.
+    early: Vec<Ref>,
+    expects: Expects,
+    /// Children use connections.
+    has_users: bool,
     /// The eventfd that wakes the thread that serves them.
     wakeup: Option<Arc<OwnedFd>>,
 }
 
-static PARENT: Mutex<Parent> =
-    Mutex::new(Parent { groups: Vec::new(), closed: Vec::new(), wakeup: None });
+static PARENT: Mutex<Parent> = Mutex::new(Parent {
+    groups: Vec::new(),
+    early: Vec::new(),
+    expects: Expects::Nothing,
+    has_users: false,
+    wakeup: None,
+});
+
+/// Where the file of the connection is that was accepted last and has not been forked with.
+static NEWEST: AtomicUsize = AtomicUsize::new(0);
 
 static REPORTED: Once = Once::new();
 
@@ -125,9 +157,12 @@ impl Forking {
         let channel =
             unsafe { OwnedFd::from_raw_fd(internal_fds::make_internal(channel.into_raw_fd())) };
         self.child_end = Some(internal_fds::make_internal(child_end.into_raw_fd()));
+        let newest = NEWEST.swap(0, Ordering::Relaxed);
+        let newest = files.iter().position(|file| file.memberships.id() == newest);
+        let newest = newest.and_then(|at| Some((at as u32, moved(&files[at])?)));
         let files = files.into_iter().map(|file| Some(Shared::Ours(file))).collect();
-        let (channel, board) = (Arc::new(channel), Board::new());
-        self.parent.groups.push(ForkGroup { channel, board, files });
+        let (channel, board) = (Arc::new(channel), Board::new(self.parent.has_users));
+        self.parent.groups.push(ForkGroup { channel, board, files, newest, expected: None });
     }
 
     /// In the child: its end, and its board.
@@ -140,7 +175,16 @@ impl Forking {
     /// In the parent: closes the child's end.
     pub fn in_parent(&mut self) {
         let Some(child_end) = self.child_end.take() else { return };
-        self.parent.groups.last().into_iter().for_each(|group| end_of_fork(group.ours()));
+        let parent = &mut *self.parent;
+        if let Some(group) = parent.groups.last_mut() {
+            end_of_fork(group.ours());
+            group.expected = group.newest.filter(|_| parent.expects == Expects::Use).map(|it| it.0);
+            if let Some(Some(Shared::Ours(file))) =
+                group.expected.and_then(|at| group.files.get(at as usize))
+            {
+                parent.early.push(file.clone());
+            }
+        }
         // SAFETY: ours, and not used elsewhere in this process.
         drop(unsafe { OwnedFd::from_raw_fd(child_end) });
         match &self.parent.wakeup {
@@ -155,9 +199,23 @@ impl Forking {
     /// In the child: these are the parent's, so they are forgotten and not closed.
     pub fn in_child(&mut self) {
         std::mem::forget(std::mem::take(&mut self.parent.groups));
-        std::mem::forget(std::mem::take(&mut self.parent.closed));
+        std::mem::forget(std::mem::take(&mut self.parent.early));
         std::mem::forget(self.parent.wakeup.take());
+        self.parent.expects = Expects::Nothing;
+        self.parent.has_users = false;
     }
+}
+
+/// `file` was accepted.
+pub fn accepted(file: &Ref) {
+    NEWEST.store(file.memberships.id(), Ordering::Relaxed);
+}
+
+fn moved(file: &Ref) -> Option<Moved> {
+    let Some(Live::Stream(stream)) = file.live() else { return None };
+    let info = stream.info().ok()?;
+    let (sent, received) = (stream.unacknowledged() as u64, stream.unread() as u64);
+    Some((info.bytes_acked.wrapping_add(sent), info.bytes_received.wrapping_sub(received)))
 }
 
 /// The indices are those of one fork.
@@ -233,8 +291,8 @@ fn serve(wakeup: &OwnedFd) {
         // The thread ignores signals.
         let _ = poll(&mut fds, None);
         let _ = rustix::io::read(wakeup, &mut [0; 8][..]);
-        let closed = std::mem::take(&mut lock(&PARENT).closed);
-        closed.into_iter().for_each(|file| hand_over_closed(&file));
+        let early = std::mem::take(&mut lock(&PARENT).early);
+        early.into_iter().for_each(|file| hand_over_early(&file));
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         for (channel, _) in channels.iter().zip(ready).filter(|(_, ready)| *ready) {
@@ -270,6 +328,9 @@ fn handle_message(channel: &Arc<OwnedFd>) {
     let shared = |index: u32, parent: &mut Parent| {
         parent.groups.get_mut(at)?.files.get_mut(index as usize).map(Option::take)
     };
+    if let Some(Message::HandOver(index)) = message {
+        parent.groups[at].expected.take_if(|expected| *expected == index);
+    }
     // Closed after the reply, for which the child waits.
     let mut taken = None;
     let answered = match message {
@@ -277,6 +338,7 @@ fn handle_message(channel: &Arc<OwnedFd>) {
             match (&*taken.insert(shared(index, &mut parent)), &companion) {
                 (Some(Some(Shared::Ours(file))), Some(companion)) => {
                     place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
+                    learn(&mut parent, at, index, file);
                     // A thread that forks meanwhile must not wait for the kernel.
                     drop(parent);
                     if file.domain == libc::AF_UNIX {
@@ -290,8 +352,7 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                     let mut handed = taken.take().flatten().flatten();
                     let answer = child_follows(&mut handed);
                     place(&mut parent, at, index, handed);
-                    drop(parent);
-                    child_uses_handed();
+                    child_uses_handed(parent);
                     answer
                 }
                 // Another child has claimed it before.
@@ -309,17 +370,16 @@ fn handle_message(channel: &Arc<OwnedFd>) {
             drop(parent);
             answer
         }
-        Some(Message::Use(_)) => {
-            drop(parent);
-            return child_uses_handed();
-        }
+        Some(Message::Use(_)) => return child_uses_handed(parent),
         Some(Message::Release(index)) => {
+            child_leaves(&mut parent, at, Some(index));
             let released = shared(index, &mut parent);
             drop(parent);
             released.flatten().into_iter().for_each(release);
             return;
         }
         None => {
+            child_leaves(&mut parent, at, None);
             let over = parent.groups.swap_remove(at);
             drop(parent);
             over.files.into_iter().flatten().for_each(release);
@@ -407,13 +467,35 @@ pub fn closed(file: &Ref) {
     if parent.wakeup.is_none() || is_open(file) {
         return;
     }
-    parent.closed.push(file.clone());
+    parent.early.push(file.clone());
     // It fails only when the counter is full, and then the thread is woken already.
     let _ = parent.wakeup.as_ref().map(|wakeup| rustix::io::write(wakeup, &1_u64.to_ne_bytes()));
 }
 
-/// Hands over `file`, which is closed here, if the child of one fork alone has it.
-fn hand_over_closed(file: &Ref) {
+/// A child asks for `file`, the connection `index` of the group at `at`, which is this process's so far. If it is the
+/// newest one, and this process has not used it since the fork, the next child is expected to do the same.
+fn learn(parent: &mut Parent, at: usize, index: u32, file: &Ref) {
+    let newest = parent.groups.get(at).and_then(|group| group.newest);
+    let is_first =
+        newest.is_some_and(|(newest, before)| newest == index && moved(file) == Some(before));
+    // With `--strict` nothing is the kernel's before a child uses it.
+    if is_first && parent.expects == Expects::Nothing && is_open(file) && !is_strict() {
+        parent.expects = Expects::Use;
+    }
+}
+
+/// The children of the group at `at` do not have the connection `index`, or any, any more.
+fn child_leaves(parent: &mut Parent, at: usize, index: Option<u32>) {
+    let Some(group) = parent.groups.get_mut(at) else { return };
+    let left = |expected: &mut u32| index.is_none_or(|index| index == *expected);
+    let Some(expected) = group.expected.take_if(left) else { return };
+    if !group.board.as_ref().is_some_and(|board| board.is_used(expected)) {
+        parent.expects = Expects::NeverAgain;
+    }
+}
+
+/// Hands over `file` before its child asks for it, if the child of one fork alone has it, beside this process.
+fn hand_over_early(file: &Ref) {
     let mut parent = lock(&PARENT);
     let is_its = |it: &Option<Shared>| matches!(it, Some(Shared::Ours(it)) if is_same(it, file));
     let mut all = parent
@@ -422,7 +504,12 @@ fn hand_over_closed(file: &Ref) {
         .enumerate()
         .filter_map(|(at, group)| Some((at, group.files.iter().position(is_its)?)));
     let (Some((at, index)), None) = (all.next(), all.next()) else { return };
-    let (Some(companion), index) = (file.kept_companion(), index as u32) else { return };
+    let found = match file.kept_companion() {
+        Some(_) => None,
+        None => open(|it| std::ptr::eq::<File>(it, &**file)).map(|(_, companion)| companion),
+    };
+    let Some(companion) = file.kept_companion().or(found.as_ref()) else { return };
+    let index = index as u32;
     let channel = parent.groups[at].channel.clone();
     place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
     drop(parent);
@@ -464,7 +551,9 @@ fn child_follows(shared: &mut Option<Shared>) -> Answer {
 }
 
 /// A child uses a connection that was handed over before it asked.
-fn child_uses_handed() {
+fn child_uses_handed(mut parent: MutexGuard<'_, Parent>) {
+    parent.has_users = true;
+    drop(parent);
     host::existing().into_iter().for_each(|host| host.connections_are_used());
     report_use();
 }
@@ -582,6 +671,11 @@ pub fn find(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     if let Some(found) = kept(&is_it) {
         return Some(found);
     }
+    open(is_it)
+}
+
+/// The file that is it, open, and a descriptor of its companion.
+fn open(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     let mut all = FILES.all();
     let (fd, file) = all.find_map(|(fd, file)| Some((fd, file.filter(|file| is_it(file))?)))?;
     let copy = internal_fds::copy_of(fd)?;
