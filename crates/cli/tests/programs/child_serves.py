@@ -88,6 +88,15 @@ print("ready", flush=True)
 kept = []
 while True:
     stream, _ = listener.accept()
+    if how == "turns" and kept:
+        # This child does not use the connection, which its parent serves.
+        if (other := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(other, 0)
+        try:
+            serve(stream)
+        except (EOFError, ConnectionResetError):
+            continue
     if how == "two" and os.fork() == 0:
         sys.stdin.read()
         os._exit(0)
@@ -97,7 +106,7 @@ while True:
             serve(stream)
         except (EOFError, ConnectionResetError):
             os._exit(0)
-    if how == "keeps":
+    if how in ("keeps", "turns"):
         kept.append(stream)
     else:
         stream.close()
