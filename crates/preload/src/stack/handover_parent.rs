@@ -45,14 +45,11 @@ struct ForkGroup {
     /// Where its children see what was handed over before they asked.
     board: Option<Board>,
     files: Vec<Option<Shared>>,
-    /// The connection that was accepted last before the fork, and what the program had moved over it by then.
-    newest: Option<(u32, Moved)>,
+    /// The connection that was accepted last before the fork.
+    newest: Option<u32>,
     /// One that was handed over because its child is expected to use it, and has not used it yet.
     expected: Option<u32>,
 }
-
-/// How many bytes the program has sent and received.
-type Moved = (u64, u64);
 
 /// What the child of the next fork does with the newest connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -159,7 +156,7 @@ impl Forking {
         self.child_end = Some(internal_fds::make_internal(child_end.into_raw_fd()));
         let newest = NEWEST.swap(0, Ordering::Relaxed);
         let newest = files.iter().position(|file| file.memberships.id() == newest);
-        let newest = newest.and_then(|at| Some((at as u32, moved(&files[at])?)));
+        let newest = newest.map(|at| at as u32);
         let files = files.into_iter().map(|file| Some(Shared::Ours(file))).collect();
         let (channel, board) = (Arc::new(channel), Board::new(self.parent.has_users));
         self.parent.groups.push(ForkGroup { channel, board, files, newest, expected: None });
@@ -178,7 +175,7 @@ impl Forking {
         let parent = &mut *self.parent;
         if let Some(group) = parent.groups.last_mut() {
             end_of_fork(group.ours());
-            group.expected = group.newest.filter(|_| parent.expects == Expects::Use).map(|it| it.0);
+            group.expected = group.newest.filter(|_| parent.expects == Expects::Use);
             if let Some(Some(Shared::Ours(file))) =
                 group.expected.and_then(|at| group.files.get(at as usize))
             {
@@ -211,11 +208,12 @@ pub fn accepted(file: &Ref) {
     NEWEST.store(file.memberships.id(), Ordering::Relaxed);
 }
 
-fn moved(file: &Ref) -> Option<Moved> {
-    let Some(Live::Stream(stream)) = file.live() else { return None };
-    let info = stream.info().ok()?;
-    let (sent, received) = (stream.unacknowledged() as u64, stream.unread() as u64);
-    Some((info.bytes_acked.wrapping_add(sent), info.bytes_received.wrapping_sub(received)))
+/// Whether the program has neither sent nor received on `file` here.
+fn is_unused(file: &Ref) -> bool {
+    let Some(Live::Stream(stream)) = file.live() else { return false };
+    let unread = stream.unread() as u64;
+    stream.unacknowledged() == 0
+        && stream.info().is_ok_and(|info| info.bytes_acked == 0 && info.bytes_received == unread)
 }
 
 /// The indices are those of one fork.
@@ -338,9 +336,13 @@ fn handle_message(channel: &Arc<OwnedFd>) {
             match (&*taken.insert(shared(index, &mut parent)), &companion) {
                 (Some(Some(Shared::Ours(file))), Some(companion)) => {
                     place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
-                    learn(&mut parent, at, index, file);
+                    let is_news = parent.expects == Expects::Nothing
+                        && parent.groups[at].newest == Some(index);
                     // A thread that forks meanwhile must not wait for the kernel.
                     drop(parent);
+                    if is_news {
+                        learn(file);
+                    }
                     if file.domain == libc::AF_UNIX {
                         return answer_by_thread((channel, index), file, companion, answer);
                     }
@@ -472,15 +474,16 @@ pub fn closed(file: &Ref) {
     let _ = parent.wakeup.as_ref().map(|wakeup| rustix::io::write(wakeup, &1_u64.to_ne_bytes()));
 }
 
-/// A child asks for `file`, the connection `index` of the group at `at`, which is this process's so far. If it is the
-/// newest one, and this process has not used it since the fork, the next child is expected to do the same.
-fn learn(parent: &mut Parent, at: usize, index: u32, file: &Ref) {
-    let newest = parent.groups.get(at).and_then(|group| group.newest);
-    let is_first =
-        newest.is_some_and(|(newest, before)| newest == index && moved(file) == Some(before));
+/// A child asks for `file`, the newest connection before its fork. If this process has it, and has not used it, the
+/// children of later forks are expected to do the same.
+fn learn(file: &Ref) {
     // With `--strict` nothing is the kernel's before a child uses it.
-    if is_first && parent.expects == Expects::Nothing && is_open(file) && !is_strict() {
-        parent.expects = Expects::Use;
+    if is_strict() || !is_open(file) || !is_unused(file) {
+        return;
+    }
+    let expects = &mut lock(&PARENT).expects;
+    if *expects == Expects::Nothing {
+        *expects = Expects::Use;
     }
 }
 
@@ -496,6 +499,10 @@ fn child_leaves(parent: &mut Parent, at: usize, index: Option<u32>) {
 
 /// Hands over `file` before its child asks for it, if the child of one fork alone has it, beside this process.
 fn hand_over_early(file: &Ref) {
+    if file.kept_companion().is_none() && !is_unused(file) {
+        // This process has begun to use it.
+        return;
+    }
     let mut parent = lock(&PARENT);
     let is_its = |it: &Option<Shared>| matches!(it, Some(Shared::Ours(it)) if is_same(it, file));
     let mut all = parent
