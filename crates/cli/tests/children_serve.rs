@@ -181,6 +181,22 @@ fn nothing_is_expected_of_children_once_one_has_not_used_its_connection() {
     first.converse(4);
 }
 
+/// The move takes twenty milliseconds, during which the parent closes the connection.
+#[test]
+fn a_parent_that_ends_during_a_move_ends_after_it() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for _ in 0..5 {
+        let lab = Lab::builder().build().unwrap();
+        let mut server = server(&lab, "leaves");
+        let mut asker = Asker::connect(&lab);
+        assert_ne!(asker.converse(4), server.0.pid());
+        server.0.child.wait().unwrap();
+        asker.converse(40);
+    }
+}
+
 #[test]
 fn what_a_child_has_taken_over_goes_on_to_the_processes_that_it_starts() {
     needs_root!();

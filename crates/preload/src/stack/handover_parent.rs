@@ -66,8 +66,8 @@ enum Expects {
 enum Shared {
     /// It is this process's.
     Ours(Ref),
-    /// It is being handed over to the kernel for the child.
-    Moving(Ref),
+    /// It is being handed over to the kernel for the child. True: no other process has got it since.
+    Moving(Ref, bool),
     /// It was handed over to the kernel for the child. No other process has it but this one, if it has a descriptor of the
     /// file.
     Handed(Ref, Ends),
@@ -82,6 +82,14 @@ impl ForkGroup {
     fn ours(&self) -> impl Iterator<Item = &Ref> {
         self.files.iter().filter_map(|shared| match shared {
             Some(Shared::Ours(file)) => Some(file),
+            _ => None,
+        })
+    }
+
+    /// Those that are this process's, or are not the kernel's yet.
+    fn ours_or_moving(&self) -> impl Iterator<Item = &Ref> {
+        self.files.iter().filter_map(|shared| match shared {
+            Some(Shared::Ours(file) | Shared::Moving(file, _)) => Some(file),
             _ => None,
         })
     }
@@ -224,7 +232,7 @@ fn end_of_fork<'a>(files: impl Iterator<Item = &'a Ref>) {
 /// Another process gets the descriptors of this one, and may keep them: of what the kernel has, no child is alone.
 fn forget_open(parent: &mut Parent) {
     let is_moving =
-        |shared: &Option<Shared>| matches!(shared, Some(Shared::Moving(_) | Shared::Handed(..)));
+        |shared: &Option<Shared>| matches!(shared, Some(Shared::Moving(..) | Shared::Handed(..)));
     if !parent.groups.iter().any(|group| group.files.iter().any(is_moving)) {
         return;
     }
@@ -236,9 +244,10 @@ fn forget_open(parent: &mut Parent) {
 
 fn forget(parent: &mut Parent, file: &Ref) {
     for shared in parent.groups.iter_mut().flat_map(|group| &mut group.files) {
-        if matches!(shared, Some(Shared::Moving(known) | Shared::Handed(known, _)) if is_same(known, file))
-        {
-            *shared = None;
+        match shared {
+            Some(Shared::Moving(known, is_alone)) if is_same(known, file) => *is_alone = false,
+            Some(Shared::Handed(known, _)) if is_same(known, file) => *shared = None,
+            _ => {}
         }
     }
 }
@@ -335,7 +344,7 @@ fn handle_message(channel: &Arc<OwnedFd>) {
         Some(Message::HandOver(index)) => {
             match (&*taken.insert(shared(index, &mut parent)), &companion) {
                 (Some(Some(Shared::Ours(file))), Some(companion)) => {
-                    place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
+                    place(&mut parent, at, index, Some(Shared::Moving(file.clone(), true)));
                     let is_news = parent.expects == Expects::Nothing
                         && parent.groups[at].newest == Some(index);
                     // A thread that forks meanwhile must not wait for the kernel.
@@ -425,7 +434,7 @@ fn hand_over_to_child(
         place(parent, at, index, new)
     };
     let handed = give_to_kernel(file, companion, is_used, |parent, file_now, ends| {
-        let is_alone = matches!(place(parent, None), Some(Shared::Moving(_)));
+        let is_alone = matches!(place(parent, None), Some(Shared::Moving(_, true)));
         if !is_alone || !file.is_private() || is_shared_by(parent, file) {
             return Answer::Yes;
         }
@@ -518,7 +527,7 @@ fn hand_over_early(file: &Ref) {
     let Some(companion) = file.kept_companion().or(found.as_ref()) else { return };
     let index = index as u32;
     let channel = parent.groups[at].channel.clone();
-    place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
+    place(&mut parent, at, index, Some(Shared::Moving(file.clone(), true)));
     drop(parent);
     // Whether the child will use it is not known.
     let answer = hand_over_to_child((&channel, index), file, companion.as_fd(), false);
@@ -699,9 +708,12 @@ fn kept(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     })
 }
 
-/// Whether children share `file`: then it stays open when it is closed here.
+/// Whether children share `file`: then it stays open when it is closed here. One that is moving may be needed again: if the
+/// move fails, or this process ends.
 pub fn is_shared(file: &Ref) -> bool {
-    is_shared_by(&lock(&PARENT), file)
+    let parent = lock(&PARENT);
+    let mut all = parent.groups.iter().flat_map(ForkGroup::ours_or_moving);
+    all.any(|known| is_same(known, file))
 }
 
 fn is_shared_by(parent: &Parent, file: &Ref) -> bool {
@@ -720,17 +732,13 @@ pub fn hand_over_all(until: Instant) {
         if looked.is_ok() && fds[0].revents().contains(PollFlags::HUP) {
             continue;
         }
-        // One that is on its way to the kernel is there when the call returns.
-        let all = group.files.iter().filter_map(|shared| match shared {
-            Some(Shared::Ours(file) | Shared::Moving(file)) => Some(file),
-            _ => None,
-        });
-        for file in all {
+        for file in group.ours_or_moving() {
             let kept = file.kept_companion().map(AsRawFd::as_raw_fd);
             let fd = kept.or_else(|| {
                 FILES.all().find_map(|(fd, known)| known.filter(|it| is_same(it, file)).map(|_| fd))
             });
-            // A connection that cannot be handed over ends with this process.
+            // A connection that cannot be handed over ends with this process. One that is on its way to the kernel is there
+            // when the call returns.
             let _ = fd.map(|fd| {
                 // SAFETY: open: the program's, or kept.
                 let companion = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -739,6 +747,8 @@ pub fn hand_over_all(until: Instant) {
                     _ => hand_over(file, fd),
                 }
             });
+            // Its descriptor was closed when the kernel had it; our end of it may last a moment longer.
+            drop(lock(&file.activation));
         }
     }
 }
