@@ -198,6 +198,27 @@ fn a_parent_that_ends_during_a_move_ends_after_it() {
 }
 
 #[test]
+fn a_child_whose_parent_is_killed_during_a_move_finds_the_connection_closed() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for _ in 0..3 {
+        let lab = Lab::builder().build().unwrap();
+        let mut server = server(&lab, "closes");
+        let mut asker = Asker::connect(&lab);
+        asker.ask(b"first").unwrap();
+        // What has just been taken over cannot move on for a moment.
+        asker.ask(b"die").unwrap();
+        if asker.ask(b"of the grandchild").is_ok() {
+            // On a busy machine the move may be over before.
+            continue;
+        }
+        let has = server.0.wait_for("the child has");
+        assert!(["ConnectionAborted", "not connected"].iter().any(|it| has.contains(it)), "{has}");
+    }
+}
+
+#[test]
 fn what_a_child_has_taken_over_goes_on_to_the_processes_that_it_starts() {
     needs_root!();
     needs!(program "python3");

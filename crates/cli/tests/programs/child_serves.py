@@ -2,6 +2,7 @@
 and as many bytes; the answer is the process's number, of seven digits, and the bytes."""
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -74,6 +75,8 @@ def serve(stream):
             # The grandchild goes on.
             stream.close()
             os._exit(0)
+        elif data == b"die":
+            leave_to_child(stream, True)
         elif data == b"pair":
             if (other := os.fork()) == 0:
                 request(stream)
@@ -81,18 +84,22 @@ def serve(stream):
             os.waitpid(other, 0)
 
 
-def leave_to_child(stream):
-    """This process closes the connection while it is on its way to the child, and ends."""
+def leave_to_child(stream, is_killed):
+    """This process closes the connection while it is on its way to the child, and ends; or it is killed then."""
     ready, tell = os.pipe()
     if os.fork() == 0:
         os.write(tell, b"!")
         try:
-            serve(stream)
-        except (EOFError, ConnectionResetError):
+            while True:
+                request(stream)
+        except (EOFError, OSError) as error:
+            print("the child has", repr(error), flush=True)
             os._exit(0)
     os.read(ready, 1)
     # The child asks for the connection.
     time.sleep(0.003)
+    if is_killed:
+        os.kill(os.getpid(), signal.SIGKILL)
     stream.close()
     os._exit(0)
 
@@ -106,7 +113,7 @@ if how == "leaves":
     # What the kernel has made before the first accept is taken over, and cannot move on for a moment.
     while " 01 " not in open("/proc/net/tcp").read():
         time.sleep(0.001)
-    leave_to_child(listener.accept()[0])
+    leave_to_child(listener.accept()[0], False)
 kept = []
 while True:
     stream, _ = listener.accept()

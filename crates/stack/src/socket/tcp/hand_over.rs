@@ -209,6 +209,18 @@ pub fn repair(socket: RawFd, how: i32) -> io::Result<()> {
     set_option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, how)
 }
 
+/// If a process that was killed has left the connection of `kernel` frozen: ends it without a word, as the guard of that
+/// process resets it. Returns whether it was.
+pub fn end_frozen(kernel: BorrowedFd<'_>) -> bool {
+    let is_frozen =
+        get_option(&kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR).is_ok_and(|on| on != 0);
+    if is_frozen {
+        disconnect(kernel);
+        let _ = repair_of_imports()(kernel.as_raw_fd(), OFF_SILENTLY);
+    }
+    is_frozen
+}
+
 /// Switches repair mode.
 pub type Repair = fn(RawFd, i32) -> io::Result<()>;
 
