@@ -443,10 +443,15 @@ fn hand_over_to_child(
         place(parent, handed);
         answer
     });
-    handed.unwrap_or_else(|_| {
-        place(&mut lock(&PARENT), None);
-        Answer::No
-    })
+    let mut parent = lock(&PARENT);
+    let now = place(&mut parent, None);
+    // What still counts as moving has failed, or was the kernel's before, or is an AF_UNIX stream: it is forgotten, with the
+    // companion that may be kept.
+    if !matches!(now, Some(Shared::Moving(..))) {
+        place(&mut parent, now);
+    }
+    drop(parent);
+    handed.unwrap_or(Answer::No)
 }
 
 /// The same by a thread of its own, which answers: the process at the other end of an AF_UNIX stream may be stopped, and
