@@ -221,6 +221,36 @@ fn a_child_belongs_to_the_run_whatever_its_environment() {
 }
 
 #[test]
+fn programs_are_executed_by_a_list_of_arguments() {
+    needs!(program "python3");
+    let program = r#"
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+pointer = ctypes.c_char_p
+form, count = sys.argv[1], int(sys.argv[2])
+probe = "import os, socket, sys; print(*sys.argv, os.environ.get('A'), socket.socket(2, 2).getsockopt(1, 46))"
+words = [pointer(word.encode()) for word in ["python3", "-c", probe, *map(str, range(count))]]
+end = [ctypes.c_void_p(None)]
+if form == "execle":
+    end += [(pointer * 2)(b"A=own", None)]
+os.environ.clear()
+missing = getattr(libc, form)(pointer(b"/missing"), *words, *end)
+print(missing, errno.errorcode[ctypes.get_errno()], flush=True)
+getattr(libc, form)(pointer(sys.executable.encode()), *words, *end)
+"#;
+    for form in ["execl", "execlp", "execle"] {
+        for count in 0..9 {
+            let mut command = run(&["--busy-poll", "77us"]);
+            let output = output(command.args(["python3", "-c", program, form, &count.to_string()]));
+            let words: String = (0..count).map(|word| format!("{word} ")).collect();
+            let own = if form == "execle" { "own" } else { "None" };
+            let expected = format!("-1 ENOENT\n-c {words}{own} 77\n");
+            assert_eq!(text(&output), expected, "{form} {count}: {output:?}");
+        }
+    }
+}
+
+#[test]
 fn the_policy_decides_socket_by_socket_and_the_program_s_own_options_are_kept() {
     needs!(program "python3");
     let policy = temp_dir("policy").join("p.toml");

@@ -125,13 +125,28 @@ fn a_connection_that_the_peer_has_closed_goes_to_another_process() {
     let _one = one_test_at_a_time();
     let lab = Lab::builder().build().unwrap();
     for way in ["pass", "fork"] {
-        for (size, peer) in [("5", "stays"), ("5", "ends"), ("full", "stays")] {
+        for (size, peer) in [("5", "stays"), ("5", "ends"), ("full", "stays"), ("full", "ends")] {
             for plane in ["plain", "stack"] {
                 let words = [way, size, peer];
                 let mut command = two_programs::program(&lab, "closed.py", plane, &words);
                 let output = command.output().unwrap();
                 assert_eq!(text(&output).trim(), "all", "{plane} {words:?}: {output:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_connection_whose_peer_is_stopped_goes_to_another_process() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    for way in ["pass", "fork", "exec"] {
+        for plane in ["plain", "stack"] {
+            let mut command = two_programs::program(&lab, "stopped.py", plane, &[way]);
+            let output = command.output().unwrap();
+            assert_eq!(text(&output).trim(), "echoed\n0", "{plane} {way}: {output:?}");
         }
     }
 }

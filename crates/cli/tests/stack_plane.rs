@@ -458,6 +458,84 @@ fn unsupported_options_leave_the_socket_to_the_kernel_or_are_refused() {
     fails_with(&run(&["--strict"], "full"), &["a udp socket", "open files", "--strict"]);
 }
 
+#[test]
+fn a_program_s_children_write_each_line_once() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let program = "import os, socket\n\
+        for child in range(3):\n    \
+            if os.fork() == 0:\n        \
+                udp = socket.socket(2, 2)\n        \
+                udp.setsockopt(0, 11, 1) # IP_RECVERR\n        \
+                udp.bind(('0.0.0.0', 0)); udp.settimeout(0.01)\n        \
+                try: udp.recv(1)\n        \
+                except TimeoutError: pass\n        \
+                os._exit(0)\n    \
+            os.wait()";
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(RUN).args(["--", "python3", "-c", program]);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("IP_RECVERR").count(), 1, "{said}");
+}
+
+/// A thread enters another network namespace, and comes back.
+const NAMESPACES: &str = r#"
+import ctypes, os, socket, sys
+libc, peer = ctypes.CDLL(None), (sys.argv[1], 7000)
+NEWNET = 0x40000000
+
+def is_ours(s):
+    # getsockopt has no SO_BUSY_POLL_BUDGET.
+    try: return s.getsockopt(socket.SOL_SOCKET, 70) >= 0
+    except OSError: return False
+
+def connect():
+    try: return "ours" if is_ours(socket.create_connection(peer)) else "the kernel's"
+    except OSError as error: return error.strerror
+
+home, before = os.open("/proc/self/ns/net", os.O_RDONLY), socket.socket()
+print(connect())
+if sys.argv[2] == "unshare":
+    assert libc.unshare(NEWNET) == 0
+else:
+    other = os.open("/proc/%d/ns/net" % int(sys.argv[3]), os.O_RDONLY)
+    assert libc.setns(other, 0) == 0
+print(connect())
+before.connect(peer)
+print("ours" if is_ours(before) else "the kernel's")
+assert libc.setns(home, NEWNET) == 0
+print(connect())
+"#;
+
+#[test]
+fn a_socket_made_in_another_network_namespace_is_the_kernels() {
+    needs_root!();
+    needs!(program "python3", program "unshare");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let _server = Running::start(lab.client.command("python3").arg(source("echo.py")).arg("7000"));
+    let mut other = Running::start(
+        Command::new("unshare")
+            .args(["-n", "python3", "-c"])
+            .arg("print('ready', flush=True); input()"),
+    );
+    for way in ["unshare", "setns"] {
+        let mut command = lab.server.command(BUSYPOLL);
+        command.args(RUN).args(["--", "python3", "-c", NAMESPACES]);
+        command.args([&lab.client.ipv4().to_string(), way, &other.pid().to_string()]);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let expected = "ours\nNetwork is unreachable\nours\nours\n";
+        assert_eq!(text(&output), expected, "{way}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.matches("another network namespace").count(), 1, "{said}");
+    }
+    other.send_line("");
+    other.child.wait().unwrap();
+}
+
 /// Each socket has received three datagrams before it is first used.
 const QUEUED: &str = "
 import socket, sys

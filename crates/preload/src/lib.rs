@@ -19,7 +19,7 @@
 //! | [`memory`] | the library's own allocator |
 //! | [`seccomp`] | whether the program has restricted its system calls |
 //! | [`config`] | the settings that `busypoll run` has resolved |
-//! | [`report`] | lines on standard error, each once per cause |
+//! | [`report`] | lines on standard error, each once per cause and program |
 //!
 //! The rules inside. Code does not panic; if it does, the panic ends a call and not the program ([`panics`]). `errno`
 //! belongs to the program. The library's own system calls go through rustix, past the hooks. Nothing that the program

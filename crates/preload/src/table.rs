@@ -194,6 +194,8 @@ macro_rules! for_each_hook {
             daemon: (nochdir: c_int, noclose: c_int) -> c_int = stack::daemon;
             vfork, __vfork: () -> libc::pid_t = stack::fork;
             _exit, _Exit: (status: c_int) -> c_int = stack::exit, then real::_exit;
+            unshare: (flags: c_int) -> c_int = stack::unshare;
+            setns: (fd: c_int, kinds: c_int) -> c_int = stack::setns;
             execv: (path: *const libc::c_char, argv: Strings) -> c_int = process::execv;
             execvp: (path: *const libc::c_char, argv: Strings) -> c_int = process::execvp;
             execve: (path: *const libc::c_char, argv: Strings, envp: Strings) -> c_int = process::execve;

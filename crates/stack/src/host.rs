@@ -728,6 +728,12 @@ impl Host {
         &self.inner.poller_slot
     }
 
+    /// Whether all packets have left the interfaces: none waits for its neighbour to be resolved, or for the NIC.
+    #[doc(hidden)]
+    pub fn has_sent_all(&self) -> bool {
+        self.inet().has_sent_all()
+    }
+
     pub(crate) fn kernel(&self) -> Option<&companion::CompanionService> {
         self.inner.kernel.as_ref()
     }

@@ -387,7 +387,7 @@ fn a_connection_taken_over_is_handed_back_at_once() {
     };
     let near = lab.server.enter(socket).unwrap();
     stream
-        .hand_over(near.as_fd(), true, libc::ECONNABORTED, busypoll_stack::repair, || ())
+        .hand_over(near.as_fd(), true, libc::ECONNABORTED, busypoll_stack::repair, None, || ())
         .unwrap();
     let near = KernelStream::from(near);
     for end in [&near, &far] {

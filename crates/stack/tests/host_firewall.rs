@@ -2,7 +2,14 @@
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_stack::{Host, nic::xdp::Xdp};
-use std::env;
+use std::{
+    env,
+    fs::{self, File},
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 const BUILD_ON: &str = "BUSYPOLL_TEST_BUILD_ON";
 
@@ -67,7 +74,10 @@ fn builder_process() {
 
 /// Our lines on stderr of a process that builds a host twice.
 fn said(on: &LabHost) -> Vec<String> {
-    let mut command = on.command(env::current_exe().unwrap());
+    said_by(on.command(env::current_exe().unwrap()), on)
+}
+
+fn said_by(mut command: Command, on: &LabHost) -> Vec<String> {
     command.args(["--exact", "builder_process", "--nocapture"]).env(BUILD_ON, on.interface());
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -119,4 +129,74 @@ fn legacy_iptables_rules_are_counted_too() {
     assert_eq!(skipped(&server), 1);
     let said = said(&server);
     assert!(said.len() == 1 && said[0].contains("(legacy iptables: ip:filter)"), "{said:?}");
+}
+
+fn bpf(command: libc::c_int, attributes: &mut [u64]) -> io::Result<i32> {
+    let (at, len) = (attributes.as_mut_ptr(), size_of_val(attributes));
+    // SAFETY: attributes of that length; pointers in them are the caller's, and valid.
+    match unsafe { libc::syscall(libc::SYS_bpf, command, at, len) } {
+        -1 => Err(io::Error::last_os_error()),
+        result => Ok(result as i32),
+    }
+}
+
+/// A program "test_egress" that lets all packets pass, attached to `group` until it is removed.
+fn attach_program(group: &File) -> io::Result<()> {
+    const PROG_LOAD: libc::c_int = 5;
+    const PROG_ATTACH: libc::c_int = 8;
+    const CGROUP_SKB: u64 = 8;
+    const EGRESS: u64 = 1;
+    // r0 = 1; exit.
+    let code: [u64; 2] = [1 << 32 | 0xb7, 0x95];
+    let mut name = [0; 16];
+    name[..11].copy_from_slice(b"test_egress");
+    let name = name.as_chunks::<8>().0.iter().map(|part| u64::from_ne_bytes(*part));
+    let mut load =
+        vec![CGROUP_SKB | 2 << 32, code.as_ptr() as u64, c"GPL".as_ptr() as u64, 0, 0, 0];
+    load.extend(name);
+    // SAFETY: a descriptor that was just made.
+    let program = unsafe { OwnedFd::from_raw_fd(bpf(PROG_LOAD, &mut load)?) };
+    let (group, program) = (group.as_raw_fd() as u64, program.as_raw_fd() as u64);
+    bpf(PROG_ATTACH, &mut [group | program << 32, EGRESS]).map(drop)
+}
+
+/// A control group of this test's own, removed at its end.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Option<Group> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
+        let group =
+            Path::new(mount.split(' ').nth(4)?).join(format!("test-{}", std::process::id()));
+        fs::create_dir(&group).ok().map(|()| Group(group))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn programs_of_the_control_group_are_counted_too() {
+    needs_root!();
+    let Some(group) = Group::new() else {
+        return needs::skipped(module_path!(), "control groups of version 2");
+    };
+    if let Err(error) = attach_program(&File::open(&group.0).unwrap()) {
+        return needs::skipped(
+            module_path!(),
+            &format!("BPF programs of control groups ({error})"),
+        );
+    }
+    let Lab { client: _client, server } = Lab::builder().build().unwrap();
+    assert!(said(&server).is_empty());
+    let mut command = server.command("sh");
+    let enters = format!("echo $$ > {}/cgroup.procs; exec \"$0\" \"$@\"", group.0.display());
+    command.args(["-c", &enters]).arg(env::current_exe().unwrap());
+    let said = said_by(command, &server);
+    let expected = "(BPF programs of the control group: test_egress)";
+    assert!(said.len() == 1 && said[0].contains(expected), "{said:?}");
 }

@@ -1,5 +1,6 @@
 /* Connects, sends more than its slow peer has read, and ends: `last_words ADDRESS PORT HOW`. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -54,6 +55,15 @@ int main(int argc, char **argv)
         abort();
     if (!strcmp(how, "unread"))
         exit(0);
+    if (!strncmp(how, "close", 5))
+        close(s);
+    if (!strcmp(how, "close"))
+        exit(0);
+    if (strstr(how, "exec")) {
+        fcntl(s, F_SETFD, FD_CLOEXEC);
+        execl("/bin/true", "true", (char *)NULL);
+        return 4;
+    }
     if (!strcmp(how, "receiving")) {
         pthread_create(&thread, NULL, receives, NULL);
         usleep(50000);

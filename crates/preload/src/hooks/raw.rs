@@ -169,6 +169,8 @@ pub unsafe fn syscall(
             libc::SYS_seccomp if a32 <= libc::SECCOMP_SET_MODE_FILTER as c_int => {
                 kernel::confined(by_kernel)
             }
+            libc::SYS_unshare => hook::unshare(a32).into(),
+            libc::SYS_setns => hook::setns(a32, b as _).into(),
             libc::SYS_exit_group => hook::_exit(a32).into(),
             libc::SYS_execve => hook::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => hook::execveat(a32, b as _, c as _, d as _, e as _).into(),

@@ -1,8 +1,10 @@
-//! Hooks of C functions with variable arguments, which cannot be passed on from Rust: each first calls a function of
-//! ours with the descriptor, and then jumps to the real function with all registers as they were.
+//! Hooks of C functions with variable arguments, which cannot be passed on from Rust. Those of stdio first call a function
+//! of ours with the descriptor, and then jump to the real function with all registers as they were; those of exec store the
+//! arguments, and call ours in its place.
 
-use crate::{panics, real::Slot, stack};
-use libc::{c_int, c_void};
+use crate::{panics, process, real::Slot, stack};
+use libc::{c_char, c_int, c_void};
+use process::List;
 
 static DPRINTF: Slot = Slot::new("dprintf\0");
 static DPRINTF_CHK: Slot = Slot::new("__dprintf_chk\0");
@@ -138,10 +140,108 @@ macro_rules! hook {
     };
 }
 
+/// # Safety
+/// That of execl(3).
+unsafe extern "C-unwind" fn execl(path: *const c_char, registers: List, stack: List) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { process::execl(path, (registers, IN_REGISTERS), stack) }
+}
+
+/// # Safety
+/// That of execlp(3).
+unsafe extern "C-unwind" fn execlp(file: *const c_char, registers: List, stack: List) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { process::execlp(file, (registers, IN_REGISTERS), stack) }
+}
+
+/// # Safety
+/// That of execle(3).
+unsafe extern "C-unwind" fn execle(path: *const c_char, registers: List, stack: List) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { process::execle(path, (registers, IN_REGISTERS), stack) }
+}
+
+/// How many arguments after the first one are in registers.
+#[cfg(target_arch = "x86_64")]
+const IN_REGISTERS: usize = 5;
+#[cfg(not(target_arch = "x86_64"))]
+const IN_REGISTERS: usize = 7;
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! exec_hook {
+    ($name:ident, $exec:path) => {
+        /// The hook of this name.
+        ///
+        /// # Safety
+        /// That of the C function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                "sub rsp, 40",
+                ".cfi_adjust_cfa_offset 40",
+                "mov [rsp], rsi",
+                "mov [rsp + 8], rdx",
+                "mov [rsp + 16], rcx",
+                "mov [rsp + 24], r8",
+                "mov [rsp + 32], r9",
+                "mov rsi, rsp",
+                "lea rdx, [rsp + 48]",
+                "call {exec}",
+                "add rsp, 40",
+                ".cfi_adjust_cfa_offset -40",
+                "ret",
+                ".cfi_endproc",
+                exec = sym $exec,
+            );
+        }
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! exec_hook {
+    ($name:ident, $exec:path) => {
+        /// The hook of this name.
+        ///
+        /// # Safety
+        /// That of the C function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-80]!",
+                ".cfi_def_cfa_offset 80",
+                ".cfi_offset w30, -72",
+                ".cfi_offset w29, -80",
+                "mov x29, sp",
+                "stp x1, x2, [sp, #16]",
+                "stp x3, x4, [sp, #32]",
+                "stp x5, x6, [sp, #48]",
+                "str x7, [sp, #64]",
+                "add x1, sp, #16",
+                "add x2, sp, #80",
+                "bl {exec}",
+                "ldp x29, x30, [sp], #80",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_restore w30",
+                ".cfi_restore w29",
+                "ret",
+                ".cfi_endproc",
+                exec = sym $exec,
+            );
+        }
+    };
+}
+
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod exported {
     use super::{before_dprintf, before_dprintf_chk};
 
     hook!(dprintf, before_dprintf);
     hook!(__dprintf_chk, before_dprintf_chk);
+    exec_hook!(execl, super::execl);
+    exec_hook!(execlp, super::execlp);
+    exec_hook!(execle, super::execle);
 }

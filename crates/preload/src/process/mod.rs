@@ -5,7 +5,10 @@
 //! second, both are added, in memory that is mapped for this: the caller may be the child of a fork in a threaded
 //! program, where malloc could wait for ever.
 
+mod exec_list;
 mod unpreloadable;
+
+pub use exec_list::{List, execl, execle, execlp};
 
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;

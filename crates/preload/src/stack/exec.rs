@@ -1,13 +1,13 @@
 //! Before an exec: what becomes of connections and listeners that the new program gets.
 
 use super::{
-    activation, companion_address,
+    activation, companion_address, exit,
     file::{FILES, Live, Ref, hand_over_now},
     foreign, handover_parent, host, libc_io, links, local_stream, local_stream_end, udp_links,
 };
 use crate::{inside::Inside, real};
 use libc::c_int;
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Instant};
 
 /// Before an exec, after which no code of ours can ask the parent: hands over to the kernel the connections of this
 /// process that stay open, and of its parent's those at standard input, output and error, and those that a child has
@@ -24,6 +24,7 @@ pub fn before_exec() {
     if host::made_by_this_process().is_some() {
         activation::share_udp(&udp_links::own_sockets(|_| true));
     }
+    let until = Instant::now() + exit::WAIT_LIMIT;
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);
@@ -36,11 +37,12 @@ pub fn before_exec() {
             }
             // It would end with the memory of this process.
             (None, Some(Live::Stream(_))) if stays_open(fd) => libc_io::check_executed(fd, &file),
-            // It is closed by then: the kernel keeps what its peer has not read.
-            (None, Some(Live::Stream(_)))
-                if file.domain == libc::AF_UNIX && host::made_by_this_process().is_some() =>
-            {
-                local_stream_end::before_close(&file, fd);
+            // It is closed by then: the kernel delivers what its peer has not read.
+            (None, Some(Live::Stream(_))) if host::made_by_this_process().is_some() => {
+                match file.domain {
+                    libc::AF_UNIX => local_stream_end::before_close(&file, fd),
+                    _ => drop(handover_parent::hand_over(&file, fd, Some(until))),
+                }
             }
             (_, Some(Live::Listener(_))) if stays_open(fd) => foreign::share_listener(fd),
             _ if file.is_parents_listener()
@@ -52,6 +54,7 @@ pub fn before_exec() {
             _ => {}
         }
     }
+    exit::deliver_closed(until);
     host::flush_capture();
 }
 

@@ -1,7 +1,8 @@
 //! The normal end of a process: exit(3), the end of main, _exit(2); or a signal that it does not handle
 //! ([`crate::signals::fatal`]). The kernel would close its connections and still deliver their queued data; ours end
 //! with the process. So they are closed before, and the process waits a little until their data and FIN are
-//! acknowledged. A process that is killed has no time for that: the guard resets its peers.
+//! acknowledged; what a peer has no room for by then the kernel delivers. Datagrams leave, too. The same before an exec, of connections that are
+//! closed. A process that is killed has no time for that: the guard resets its peers.
 
 use super::{
     file::{FILES, Live},
@@ -10,15 +11,22 @@ use super::{
     local_stream_end,
 };
 use crate::{inside::Inside, panics, real};
-use busypoll_stack::ledger::LedgerEntry;
+use busypoll_stack::ledger::{Ledger, LedgerEntry};
 use libc::c_int;
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-/// How long a process that ends waits for peers that do not acknowledge.
-const WAIT_LIMIT: Duration = Duration::from_secs(2);
+/// How long a process that ends waits for peers that do not acknowledge, if their connections cannot be handed over to the
+/// kernel.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long it waits before they are handed over: a peer that reads has acknowledged all by then.
+const DELIVERY_TIME: Duration = Duration::from_millis(20);
+
+/// How long it waits for the neighbours of its last packets to be resolved, and for its NIC to send them.
+const NEIGHBOUR_TIME: Duration = Duration::from_millis(200);
 
 /// How often it checks.
 const CHECK_INTERVAL: Duration = Duration::from_micros(200);
@@ -83,10 +91,48 @@ pub fn close_all() {
             stream.close_at_exit();
         }
     }
-    while ledger.has(is_unacknowledged) && Instant::now() < until {
+    deliver(&ledger, until, || {
+        for (fd, file) in FILES.all() {
+            let Some(file) = file else { continue };
+            if let Some(Live::Stream(stream)) = file.live()
+                && stream.is_unacknowledged()
+            {
+                let _ = handover_parent::hand_over(&file, fd, Some(until));
+            }
+        }
+    });
+    host::flush_capture();
+}
+
+/// This process executes a program: what the connections that it has closed have still to send is delivered, by then.
+pub fn deliver_closed(until: Instant) {
+    let Some(Made { ledger, .. }) = host::made_by_this_process() else { return };
+    deliver(&ledger, until, || ());
+}
+
+/// Waits until the peers of closed connections have acknowledged all, but not past `until`, and until datagrams have left.
+/// After a while the kernel gets those connections by `hand_over_open`, and those that the program has closed.
+fn deliver(ledger: &Ledger, until: Instant, hand_over_open: impl FnOnce()) {
+    let Some(host) = host::existing() else { return };
+    let now = Instant::now();
+    let is_delivered = || !ledger.has(is_unacknowledged);
+    if !holds_by(until.min(now + DELIVERY_TIME), is_delivered) {
+        hand_over_open();
+        host.hand_over_orphans(until);
+        holds_by(until, is_delivered);
+    }
+    holds_by(now + NEIGHBOUR_TIME, || host.has_sent_all());
+}
+
+/// Waits until then.
+fn holds_by(until: Instant, condition: impl Fn() -> bool) -> bool {
+    while !condition() {
+        if Instant::now() >= until {
+            return false;
+        }
         thread::sleep(CHECK_INTERVAL);
     }
-    host::flush_capture();
+    true
 }
 
 fn is_unacknowledged(line: &LedgerEntry) -> bool {

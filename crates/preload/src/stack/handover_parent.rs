@@ -32,7 +32,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, TryLockError,
         atomic::{AtomicUsize, Ordering},
     },
     thread::sleep,
@@ -118,6 +118,9 @@ static PARENT: Mutex<Parent> = Mutex::new(Parent {
 static NEWEST: AtomicUsize = AtomicUsize::new(0);
 
 static REPORTED: Once = Once::new();
+
+/// How soon it is tried again.
+const SOON: Duration = Duration::from_millis(1);
 
 /// Held across a fork. Locked before the table of descriptors.
 pub struct Forking {
@@ -356,7 +359,11 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                         return answer_by_thread((channel, index), file, companion, answer);
                     }
                     report_use();
-                    hand_over_to_child((channel, index), file, companion.as_fd(), true)
+                    let (to, now) = ((channel, index), Some(Instant::now()));
+                    match hand_over_to_child(to, file, companion.as_fd(), true, now) {
+                        Some(answer) => answer,
+                        None => return answer_by_thread(to, file, companion, answer),
+                    }
                 }
                 // It was handed over before: when it was closed here, or for another child, and then these say no.
                 (Some(Some(Shared::Handed(..) | Shared::GivenUp(_))), _) => {
@@ -421,19 +428,21 @@ fn place(parent: &mut Parent, at: usize, index: u32, new: Option<Shared>) -> Opt
     std::mem::replace(place, new)
 }
 
-/// The child of a fork, by its channel, has `file`, which is [moving](Shared::Moving) in its place: hands it over.
+/// The child of a fork, by its channel, has `file`, which is [moving](Shared::Moving) in its place: hands it over. `None`: the
+/// process at the other end is stopped, and runs not until then.
 fn hand_over_to_child(
     (channel, index): (&Arc<OwnedFd>, u32),
     file: &Ref,
     companion: BorrowedFd<'_>,
     is_used: bool,
-) -> Answer {
+    until: Option<Instant>,
+) -> Option<Answer> {
     let place = |parent: &mut Parent, new: Option<Shared>| {
         let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, channel);
         let at = parent.groups.iter().position(is_it)?;
         place(parent, at, index, new)
     };
-    let handed = give_to_kernel(file, companion, is_used, |parent, file_now, ends| {
+    let handed = give_to_kernel(file, companion, is_used, until, |parent, file_now, ends| {
         let is_alone = matches!(place(parent, None), Some(Shared::Moving(_, true)));
         if !is_alone || !file.is_private() || is_shared_by(parent, file) {
             return Answer::Yes;
@@ -443,6 +452,9 @@ fn hand_over_to_child(
         place(parent, handed);
         answer
     });
+    if handed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        return None;
+    }
     let mut parent = lock(&PARENT);
     let now = place(&mut parent, None);
     // What still counts as moving has failed, or was the kernel's before, or is an AF_UNIX stream: it is forgotten, with the
@@ -451,11 +463,10 @@ fn hand_over_to_child(
         place(&mut parent, now);
     }
     drop(parent);
-    handed.unwrap_or(Answer::No)
+    Some(handed.unwrap_or(Answer::No))
 }
 
-/// The same by a thread of its own, which answers: the process at the other end of an AF_UNIX stream may be stopped, and
-/// other children ask.
+/// The same by a thread of its own, which answers: the process at the other end may be stopped, and other children ask.
 fn answer_by_thread(
     (channel, index): (&Arc<OwnedFd>, u32),
     file: &Ref,
@@ -466,8 +477,8 @@ fn answer_by_thread(
     let started = companion.try_clone().and_then(|companion| {
         let (channel, file) = (channel.clone(), file.clone());
         thread::spawn("busypoll/child", move || {
-            let given = hand_over_to_child((&channel, index), &file, companion.as_fd(), true);
-            reply(&channel, answer.as_ref(), true, given);
+            let given = hand_over_to_child((&channel, index), &file, companion.as_fd(), true, None);
+            reply(&channel, answer.as_ref(), true, given.unwrap_or(Answer::No));
         })
     });
     if started.is_err() && is_over_channel {
@@ -535,7 +546,8 @@ fn hand_over_early(file: &Ref) {
     place(&mut parent, at, index, Some(Shared::Moving(file.clone(), true)));
     drop(parent);
     // Whether the child will use it is not known.
-    let answer = hand_over_to_child((&channel, index), file, companion.as_fd(), false);
+    let (to, now) = ((&channel, index), Some(Instant::now()));
+    let answer = hand_over_to_child(to, file, companion.as_fd(), false, now).unwrap_or(Answer::No);
     let mut parent = lock(&PARENT);
     let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, &channel);
     let Some(at) = parent.groups.iter().position(is_it) else { return };
@@ -595,14 +607,15 @@ fn report(then: &str) {
     ));
 }
 
-/// Hands a connection of this process, whose companion is `fd`, over to the kernel.
+/// Hands a connection of this process, whose companion is `fd`, over to the kernel. The process at the other end may be
+/// stopped: waits for it until then.
 ///
 /// # Errors
-/// It is not connected (any more), or the process lacks the capability. Then it stays ours.
-pub fn hand_over(file: &Ref, fd: c_int) -> io::Result<()> {
+/// It is not connected (any more), or the process lacks the capability; `TimedOut`. Then it stays ours.
+pub fn hand_over(file: &Ref, fd: c_int, until: Option<Instant>) -> io::Result<()> {
     // SAFETY: open, by the contract of the program's call.
     let companion = unsafe { BorrowedFd::borrow_raw(fd) };
-    give_to_kernel(file, companion, true, |_, _, _| Answer::Yes).map(drop)
+    give_to_kernel(file, companion, true, until, |_, _, _| Answer::Yes).map(drop)
 }
 
 /// Returns what `handed` does, of the file in its place and its ends. No process is forked in between.
@@ -610,10 +623,11 @@ fn give_to_kernel(
     file: &Ref,
     companion: BorrowedFd<'_>,
     is_used: bool,
+    until: Option<Instant>,
     handed: impl FnOnce(&mut Parent, Ref, Ends) -> Answer,
 ) -> io::Result<Answer> {
     if file.domain == libc::AF_UNIX {
-        return give_stream(file, companion, None).map(|()| Answer::Yes);
+        return give_stream(file, companion, until).map(|()| Answer::Yes);
     }
     let _giving = lock(&file.activation);
     if file.is_kernel_owned() {
@@ -622,7 +636,8 @@ fn give_to_kernel(
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
     let ends = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
     companion_options::copy_to_companion(live, companion.as_raw_fd());
-    stream.hand_over(companion, is_used, ERESTARTSYS, host::repair, || file.set_kernel_owned())?;
+    let on_handed_over = || file.set_kernel_owned();
+    stream.hand_over(companion, is_used, ERESTARTSYS, host::repair, until, on_handed_over)?;
     // In the epoll sets of this process the companion takes its place.
     let mut parent = lock(&PARENT);
     let file_now = deactivate(file);
@@ -641,7 +656,6 @@ pub fn give_stream(
     until: Option<Instant>,
 ) -> io::Result<()> {
     const LOOK: Duration = Duration::from_millis(50);
-    const SOON: Duration = Duration::from_millis(1);
     let left = || until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
     loop {
         if file.is_kernel_owned() {
@@ -726,6 +740,18 @@ fn is_shared_by(parent: &Parent, file: &Ref) -> bool {
     all.any(|known| is_same(known, file))
 }
 
+/// Waits, but not past `until`, for a thread that hands `file` over: the process at the other end may be stopped. Returns
+/// whether none does.
+fn is_free_by(file: &File, until: Instant) -> bool {
+    while matches!(file.activation.try_lock(), Err(TryLockError::WouldBlock)) {
+        if Instant::now() >= until {
+            return false;
+        }
+        sleep(SOON);
+    }
+    true
+}
+
 /// This process ends: hands what children may still use over to the kernel, AF_UNIX streams until then.
 pub fn hand_over_all(until: Instant) {
     let groups = std::mem::take(&mut lock(&PARENT).groups);
@@ -738,22 +764,14 @@ pub fn hand_over_all(until: Instant) {
             continue;
         }
         for file in group.ours_or_moving() {
+            // One that is on its way is the kernel's then.
+            let is_free = is_free_by(file, until);
             let kept = file.kept_companion().map(AsRawFd::as_raw_fd);
             let fd = kept.or_else(|| {
                 FILES.all().find_map(|(fd, known)| known.filter(|it| is_same(it, file)).map(|_| fd))
             });
-            // A connection that cannot be handed over ends with this process. One that is on its way to the kernel is there
-            // when the call returns.
-            let _ = fd.map(|fd| {
-                // SAFETY: open: the program's, or kept.
-                let companion = unsafe { BorrowedFd::borrow_raw(fd) };
-                match file.domain {
-                    libc::AF_UNIX => give_stream(file, companion, Some(until)),
-                    _ => hand_over(file, fd),
-                }
-            });
-            // Its descriptor was closed when the kernel had it; our end of it may last a moment longer.
-            drop(lock(&file.activation));
+            // A connection that cannot be handed over ends with this process.
+            let _ = fd.filter(|_| is_free).map(|fd| hand_over(file, fd, Some(until)));
         }
     }
 }

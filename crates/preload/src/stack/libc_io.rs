@@ -65,7 +65,7 @@ fn leave_to_kernel_inside(file: &Ref, fd: c_int, how: UnsupportedOption) {
         Some(Live::Stream(stream)) => {
             let handed = match stream.connecting_to() {
                 Some(remote) => connect_again(file, fd, remote),
-                None => handover_parent::hand_over(file, fd).is_ok(),
+                None => handover_parent::hand_over(file, fd, None).is_ok(),
             };
             match handed {
                 true => not_accelerated::report(

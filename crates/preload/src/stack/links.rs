@@ -18,6 +18,7 @@ use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
     os::fd::AsRawFd,
+    time::Instant,
 };
 
 /// So many of the processes that wait for a listener are tried: each may have become busy just now.
@@ -93,7 +94,9 @@ pub fn hand_over(local: SocketAddr, remote: SocketAddr) -> bool {
     };
     let found = handover_parent::find(is_it);
     found.is_some_and(|(file, companion)| {
-        handover_parent::hand_over(&file, companion.as_raw_fd()).is_ok()
+        // That process waits for it.
+        let now = Some(Instant::now());
+        handover_parent::hand_over(&file, companion.as_raw_fd(), now).is_ok()
     })
 }
 

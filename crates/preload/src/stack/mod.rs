@@ -40,6 +40,7 @@
 //! | [`companion_address`](self::companion_address) | what is known of a companion's address |
 //! | [`unsupported_options`](self::unsupported_options) | options that our stack does not support |
 //! | [`address`](self::address), [`iovec`](self::iovec) | socket addresses and buffers of the program |
+//! | [`namespace`](self::namespace) | sockets made in another network namespace are the kernel's |
 //! | [`thread_end`](self::thread_end) | what is released when a thread ends |
 //! | [`not_accelerated`](self::not_accelerated) | the line that says what is not accelerated |
 //! | [`common`](self::common) | results, locks and queries that all of these use |
@@ -77,6 +78,7 @@ mod local_stream;
 mod local_stream_end;
 mod local_stream_state;
 mod local_udp;
+mod namespace;
 mod not_accelerated;
 mod options;
 mod receive;
@@ -108,6 +110,7 @@ pub use libc_io::{
     add_dup2, aio_read, aio_write, before_dprintf, before_io_submit, fdopen, io_submit, lio_listio,
     vdprintf, vdprintf_chk,
 };
+pub use namespace::{setns, unshare};
 pub use options::{getsockopt, setsockopt};
 pub use receive::{
     preadv2, read, read_chk, readv, recv, recv_chk, recvfrom, recvfrom_chk, recvmmsg, recvmsg,

@@ -56,7 +56,7 @@ fn may_pass(fd: c_int) -> bool {
         }
         return true;
     }
-    let handed = handover_parent::hand_over(&file, fd).is_ok();
+    let handed = handover_parent::hand_over(&file, fd, None).is_ok();
     if handed {
         let why = format_args!(
             "{}: a connection is passed to another process",

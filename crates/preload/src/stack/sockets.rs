@@ -6,8 +6,8 @@ use super::{
     common::{answer, code, error, local, lock},
     companion_address, companion_options,
     file::{FILES, File, Live, Ref, enter, local_of},
-    host, internal_fds, links, local_stream, local_udp, not_accelerated, rings, route, udp_links,
-    unsupported_options,
+    host, internal_fds, links, local_stream, local_udp, namespace, not_accelerated, rings, route,
+    udp_links, unsupported_options,
 };
 use crate::{
     config, errno,
@@ -62,7 +62,8 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         return internal_fds::make_internal(unsafe { real::socket(domain, kind, protocol) });
     }
     let ours = protocol_of(domain, kind, protocol).filter(|_| is_in_use());
-    let Some(protocol_is) = ours.filter(|ours| could_be_ours(*ours, domain)) else {
+    let is_ours = |ours: &Protocol| could_be_ours(*ours, domain) && namespace::is_first();
+    let Some(protocol_is) = ours.filter(is_ours) else {
         // SAFETY: the caller's contract.
         return unsafe { kernel::socket(domain, kind, protocol) };
     };

@@ -435,6 +435,17 @@ impl Interface {
         Transmit { tx: sent.tx.lock(), sent, rung: false }
     }
 
+    /// Whether all packets have left: none waits for its neighbour to be resolved, or for the NIC.
+    #[cold]
+    pub(super) fn has_sent_all(&self) -> bool {
+        let is_empty = |queue| {
+            let mut transmit = self.transmit(queue);
+            transmit.doorbell();
+            transmit.tx.has_room(usize::MAX)
+        };
+        lock(&self.neighbours).queues.is_empty() && (0..self.queues.len() as u32).all(is_empty)
+    }
+
     /// Rings the doorbell of transmit queue `queue`.
     #[cold]
     pub(crate) fn ring(&self, queue: u32) {

@@ -369,6 +369,11 @@ impl Inet {
         self.topology().interfaces.clone()
     }
 
+    /// Whether all packets have left: none waits for its neighbour to be resolved, or for a NIC.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.interfaces().iter().all(|iface| iface.has_sent_all())
+    }
+
     fn topology(&self) -> RwLockReadGuard<'_, Topology> {
         self.topology.read().unwrap_or_else(PoisonError::into_inner)
     }

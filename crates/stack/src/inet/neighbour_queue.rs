@@ -87,6 +87,10 @@ impl NeighbourQueues {
         self.waiting.keys().copied().collect()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Whether packets are queued for `neighbour`.
     pub(super) fn contains(&self, neighbour: IpAddr) -> bool {
         self.waiting.contains_key(&neighbour)

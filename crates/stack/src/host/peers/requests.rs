@@ -15,11 +15,12 @@ use std::{
 };
 
 /// The requests: hand this connection over; take it back, as its listener may be accepted from by another process; let
-/// me join those that wait at this address; give me their memory.
+/// me join those that wait at this address; give me their memory; answer.
 pub(super) const HAND_OVER: u8 = b'H';
 pub(super) const TAKE_BACK: u8 = b'T';
 pub(super) const JOIN: u8 = b'J';
 pub(super) const GROUP: u8 = b'G';
+pub(super) const PING: u8 = b'P';
 
 /// Of processes of another network namespace: give me a link. After the addresses comes the process that asks.
 pub(super) const LINK: u8 = b'C';

@@ -173,6 +173,11 @@ impl Flow {
         self.core.lock().connection.lingers()
     }
 
+    /// Whether it is shut down for sending, and data or the FIN is not acknowledged yet.
+    pub(crate) fn is_unacknowledged(&self) -> bool {
+        self.core.lock().connection.is_unacknowledged()
+    }
+
     /// Resets the connection.
     pub fn abort(&self, pass: &mut Pass<'_>) {
         self.call(pass, |connection, now| connection.abort(now));

@@ -456,7 +456,12 @@ impl Connection {
 
     /// Closed by the application, with data or FIN not acknowledged yet: `SO_LINGER` waits for this.
     pub fn lingers(&self) -> bool {
-        self.orphan && matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)
+        self.orphan && self.is_unacknowledged()
+    }
+
+    /// Whether it is shut down for sending, and data or the FIN is not acknowledged yet.
+    pub fn is_unacknowledged(&self) -> bool {
+        matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)
     }
 
     /// Closed, and nothing left to send: it can be freed once the application has dropped it.

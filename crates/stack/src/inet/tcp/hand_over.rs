@@ -13,7 +13,7 @@ use crate::{
     inet::{Inet, Pass},
     time::Instant,
 };
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, sync::Arc};
 
 /// The state of a connection, for the kernel.
 #[derive(Debug)]
@@ -60,9 +60,14 @@ impl Connection {
     ) -> io::Result<RepairState> {
         let synchronised = matches!(
             self.state,
-            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
+            State::Established
+                | State::CloseWait
+                | State::FinWait1
+                | State::FinWait2
+                | State::Closing
+                | State::LastAck
         );
-        if !synchronised || self.orphan || self.error.is_some() {
+        if !synchronised || self.error.is_some() {
             return Err(errno(libc::EINVAL));
         }
         let (start, end) = (self.buffer.start(), self.buffer.end());
@@ -152,6 +157,18 @@ impl Flow {
 }
 
 impl Inet {
+    /// The connections that the program has closed and whose peer has not acknowledged all.
+    pub(crate) fn tcp_orphans(self: &Arc<Inet>) -> Vec<Flow> {
+        let orphan = |entry| match entry {
+            // The handle of any other would close it.
+            Entry::Flow(core) if core.lock().connection.lingers() => {
+                Some(Flow::new(core, self.clone()))
+            }
+            _ => None,
+        };
+        self.tcp.table.all().into_iter().filter_map(|(_, entry)| orphan(entry)).collect()
+    }
+
     /// Ends a connection that the program has closed, without a word to the peer. Returns what was still to be sent: the
     /// number of its first byte, and the data; nothing if there is no such connection any more. `None`: the program has
     /// it still, or the handshake is not over, or there is no memory.

@@ -64,10 +64,19 @@ use crate::stderr;
 use std::{
     collections::{HashMap, VecDeque},
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{Arc, Weak},
     time::Duration,
 };
+
+/// The names of the BPF programs that run for a control group at this hook (`enum bpf_attach_type`).
+pub(crate) fn group_programs(group: BorrowedFd<'_>, hook: u32) -> io::Result<Vec<String>> {
+    let name_of = |id| match sys::program_name(id) {
+        name if name.is_empty() => id.to_string(),
+        name => name,
+    };
+    Ok(sys::programs_of_group(group, hook)?.into_iter().map(name_of).collect())
+}
 
 /// Says so if the driver of the interface `name` has zero copy, but not for packets of its MTU.
 #[doc(hidden)]

@@ -3,7 +3,7 @@
 
 use super::{
     endpoint::Endpoint,
-    hand_over::{OFF_SILENTLY, disconnect, repair_of_imports},
+    hand_over::{OFF_SILENTLY, disconnect, repair_in_use},
     import::{Import, unacknowledged},
     options::Values,
     stream::TcpStream,
@@ -64,7 +64,7 @@ impl TcpStream {
 /// `kernel`, frozen, becomes the companion of a connection of ours.
 fn make_unconnected(kernel: &KernelStream, reuse: i32) {
     disconnect(kernel.as_fd());
-    let _ = repair_of_imports()(kernel.as_raw_fd(), OFF_SILENTLY);
+    let _ = repair_in_use()(kernel.as_raw_fd(), OFF_SILENTLY);
     // The end of repair mode has cleared it.
     let _ = set_option(kernel, libc::SOL_SOCKET, SO_REUSEADDR, reuse);
     // The end of the connection was noted as an error.

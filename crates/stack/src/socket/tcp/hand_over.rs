@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Host,
     host::{CompanionService, OtherEnd, Received, Rest},
-    inet::tcp::{Failed, RepairState, ToKernel, hand_over},
+    inet::tcp::{Failed, Flow, RepairState, ToKernel, hand_over},
     socket::options::{SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sys::{self, get_option, set_option},
     time,
@@ -20,7 +20,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd},
     sync::OnceLock,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The time after a hand-over until no packet of the connection is left in our rings.
@@ -52,10 +52,10 @@ impl TcpStream {
     /// Hands the connection to the kernel socket `kernel`, which is not connected yet. `is_used`: another process uses it,
     /// see [`Host::connections_are_used`]. `on_handed_over` is called when the kernel has the connection, before any
     /// waiter of this socket is notified. Waiting and later calls on this socket fail with `error`. `repair` switches
-    /// repair mode, which needs `CAP_NET_ADMIN`.
+    /// repair mode, which needs `CAP_NET_ADMIN`. If the process at the other end of a link is stopped, waits for it until then.
     ///
     /// # Errors
-    /// EINVAL unless it is connected; the kernel's errors; ETIMEDOUT if the process at the other end of a link does not hand
+    /// EINVAL unless it is connected; the kernel's errors; `TimedOut` if the process at the other end of a link does not hand
     /// its end over. After an error the connection continues here, or, if repair mode cannot be left, is reset.
     #[doc(hidden)]
     pub fn hand_over(
@@ -64,25 +64,65 @@ impl TcpStream {
         is_used: bool,
         error: i32,
         repair: impl Fn(RawFd, i32) -> io::Result<()>,
+        until: Option<Instant>,
         on_handed_over: impl FnOnce(),
     ) -> io::Result<()> {
-        let (flow, host) = (self.0.connection().ok_or_else(|| errno(libc::EINVAL))?, &self.0.host);
-        let service = host.kernel().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
-        let link = flow.link();
-        if flow.is_imported() {
-            // Until then the socket that made the connection has its ends.
-            service.wait_for_later();
-        }
-        // Otherwise no listener could be bound to its port again while it lives.
+        let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
         let is_on = |name| self.getsockopt(SOL_SOCKET, name).is_ok_and(|on| on != 0);
-        let (reuse_address, reuse_port) = (is_on(SO_REUSEADDR), is_on(SO_REUSEPORT));
+        let target = Target {
+            kernel,
+            reuse_address: is_on(SO_REUSEADDR),
+            reuse_port: is_on(SO_REUSEPORT),
+            is_used,
+            repair,
+            until,
+        };
+        hand_flow_over(&flow, &self.0.host, &target, error, || {
+            self.0.set_elsewhere();
+            on_handed_over();
+        })
+    }
+}
+
+/// Where a connection goes.
+pub(super) struct Target<'a, R> {
+    pub(super) kernel: BorrowedFd<'a>,
+    /// `SO_REUSEADDR` and `SO_REUSEPORT`. Without them no listener could be bound to its port again while it lives.
+    pub(super) reuse_address: bool,
+    pub(super) reuse_port: bool,
+    pub(super) is_used: bool,
+    /// Switches repair mode.
+    pub(super) repair: R,
+    /// How long to wait for a process at the other end that is stopped.
+    pub(super) until: Option<Instant>,
+}
+
+/// As [`TcpStream::hand_over`].
+///
+/// # Errors
+/// As there.
+pub(super) fn hand_flow_over<R: Fn(RawFd, i32) -> io::Result<()>>(
+    flow: &Flow,
+    host: &Host,
+    target: &Target<'_, R>,
+    error: i32,
+    on_handed_over: impl FnOnce(),
+) -> io::Result<()> {
+    let service = host.kernel().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+    let &Target { kernel, is_used, .. } = target;
+    let link = flow.link();
+    if flow.is_imported() {
+        // Until then the socket that made the connection has its ends.
+        service.wait_for_later();
+    }
+    let mut on_handed_over = Some(on_handed_over);
+    let handed = loop {
         let mut pass = pass();
         let handed = flow.hand_over(error, &mut pass, |state| {
-            if reuse_port {
+            if target.reuse_port {
                 let set = set_option(&kernel, SOL_SOCKET, SO_REUSEPORT, 1);
                 set.map_err(Failed::Stays)?;
             }
-            let repair = &repair;
             let mut steps = HandOver {
                 kernel,
                 host,
@@ -90,28 +130,34 @@ impl TcpStream {
                 is_used,
                 state,
                 link,
-                repair,
+                repair: &target.repair,
                 not_accepted: None,
                 rest: None,
             };
             hand_over(&mut steps)?;
             let is_closed = steps.rest.is_some();
-            if reuse_address {
+            if target.reuse_address {
                 // The end of repair mode has cleared it.
                 let _ = set_option(&kernel, SOL_SOCKET, SO_REUSEADDR, 1);
             }
             finish(kernel, state, is_closed);
-            self.0.set_elsewhere();
-            on_handed_over();
+            on_handed_over.take().into_iter().for_each(|then| then());
             Ok(())
         });
         pass.wake.wake_all();
-        let reservation = handed?;
-        if let Some(reservation) = reservation {
-            reservation.mark_handed_over();
+        match (handed, host.peers()) {
+            // Only now, as threads may need the connection meanwhile.
+            (Err(late), Some(peers)) if link != 0 && late.kind() == io::ErrorKind::TimedOut => {
+                peers.wait_for_answer(link, target.until)?;
+            }
+            (handed, _) => break handed,
         }
-        Ok(())
+    };
+    let reservation = handed?;
+    if let Some(reservation) = reservation {
+        reservation.mark_handed_over();
     }
+    Ok(())
 }
 
 /// A hand-over.
@@ -216,7 +262,7 @@ pub fn end_frozen(kernel: BorrowedFd<'_>) -> bool {
         get_option(&kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR).is_ok_and(|on| on != 0);
     if is_frozen {
         disconnect(kernel);
-        let _ = repair_of_imports()(kernel.as_raw_fd(), OFF_SILENTLY);
+        let _ = repair_in_use()(kernel.as_raw_fd(), OFF_SILENTLY);
     }
     is_frozen
 }
@@ -226,14 +272,14 @@ pub type Repair = fn(RawFd, i32) -> io::Result<()>;
 
 static REPAIR: OnceLock<Repair> = OnceLock::new();
 
-/// From now on `by` switches the repair mode of connections that are taken over from the kernel, in place of this
-/// process itself.
+/// From now on `by` switches the repair mode of connections that are taken over from the kernel, and of orphans, in
+/// place of this process itself.
 pub fn set_repair(by: Repair) {
     let _ = REPAIR.set(by);
 }
 
 /// What switches it.
-pub(super) fn repair_of_imports() -> Repair {
+pub(super) fn repair_in_use() -> Repair {
     REPAIR.get().copied().unwrap_or(repair)
 }
 

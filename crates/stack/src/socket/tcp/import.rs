@@ -8,9 +8,7 @@
 //! learns nothing.
 
 use super::{
-    hand_over::{
-        OFF_SILENTLY, ON, RECEIVE_QUEUE, Repair, SEND_QUEUE, disconnect, repair_of_imports,
-    },
+    hand_over::{OFF_SILENTLY, ON, RECEIVE_QUEUE, Repair, SEND_QUEUE, disconnect, repair_in_use},
     listener::Inner,
     stream::pass,
 };
@@ -133,7 +131,7 @@ impl Import<'_> {
         let mut steps = TakeOver {
             import: self,
             kernel: &kernel,
-            repair: repair_of_imports(),
+            repair: repair_in_use(),
             reuse: 0,
             pass: &mut pass,
             _entry: None,

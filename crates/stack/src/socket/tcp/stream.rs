@@ -396,6 +396,12 @@ impl TcpStream {
         }
     }
 
+    /// Whether it is shut down for sending, and the peer has not acknowledged all.
+    #[doc(hidden)]
+    pub fn is_unacknowledged(&self) -> bool {
+        self.0.connection().is_some_and(|flow| flow.is_unacknowledged())
+    }
+
     /// Whether there is no connection: it was never connected, connecting has failed and a call has returned the error,
     /// or connecting was aborted.
     #[doc(hidden)]

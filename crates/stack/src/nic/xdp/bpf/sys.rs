@@ -19,6 +19,7 @@ const MAP_GET_NEXT_KEY: libc::c_int = 4;
 const PROG_LOAD: libc::c_int = 5;
 const PROG_GET_FD_BY_ID: libc::c_int = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+const PROG_QUERY: libc::c_int = 16;
 const LINK_CREATE: libc::c_int = 28;
 const LINK_DETACH: libc::c_int = 34;
 
@@ -338,6 +339,40 @@ fn info(program: &OwnedFd) -> io::Result<ProgInfo> {
         },
     )
     .map(|_| info)
+}
+
+/// `BPF_F_QUERY_EFFECTIVE`: those of the groups above it, too.
+const QUERY_EFFECTIVE: u32 = 1;
+
+#[repr(C)]
+struct Query {
+    target_fd: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    prog_cnt: u32,
+}
+
+/// The ids of up to 64 programs that run for a control group at this hook (`enum bpf_attach_type`).
+pub(in super::super) fn programs_of_group(
+    group: BorrowedFd<'_>,
+    hook: u32,
+) -> io::Result<Vec<u32>> {
+    let mut ids = [0_u32; 64];
+    let mut query = Query {
+        target_fd: group.as_raw_fd() as u32,
+        attach_type: hook,
+        query_flags: QUERY_EFFECTIVE,
+        attach_flags: 0,
+        prog_ids: ids.as_mut_ptr() as u64,
+        prog_cnt: ids.len() as u32,
+    };
+    match bpf(PROG_QUERY, &mut query) {
+        // ENOSPC: there are more.
+        Err(error) if error.raw_os_error() != Some(libc::ENOSPC) => Err(error),
+        _ => Ok(ids.into_iter().take_while(|id| *id != 0).collect()),
+    }
 }
 
 /// The name of the program with this id; empty if it has none, no longer exists, or may not be read.

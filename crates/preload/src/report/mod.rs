@@ -1,52 +1,17 @@
-//! Lines on standard error for the user, each once per cause and process.
+//! Lines on standard error for the user, each once per cause and program.
 //!
 //! Neither allocates nor locks nor touches `errno`: it may be called from any point of the program.
 
+mod once;
+
+pub use once::{Once, OncePer};
+
 use std::fmt::{self, Write};
 use std::os::fd::BorrowedFd;
-use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use rustix::net::{AddressFamily, sockopt::socket_domain};
-
-/// A line that is written at most once: `static NO_SUCH_DEVICE: Once = Once::new();`
-pub struct Once(AtomicBool);
-
-impl Once {
-    pub const fn new() -> Self {
-        Self(AtomicBool::new(false))
-    }
-
-    /// Writes it, unless it was written before.
-    pub fn report(&self, what: fmt::Arguments<'_>) {
-        if !self.0.swap(true, Ordering::Relaxed) {
-            line(what);
-        }
-    }
-}
-
-/// A [`Once`] for each of at most `N` reasons; further reasons share the last one.
-pub struct OncePer<const N: usize>([(AtomicPtr<u8>, Once); N]);
-
-impl<const N: usize> OncePer<N> {
-    pub const fn new() -> Self {
-        Self([const { (AtomicPtr::new(ptr::null_mut()), Once::new()) }; N])
-    }
-
-    /// The one of this reason, known by its text's address.
-    pub fn of(&self, reason: &'static str) -> &Once {
-        let (last, all) = self.0.split_last().unwrap_or_else(|| unreachable!());
-        let mine = reason.as_ptr().cast_mut();
-        let is_mine = |slot: &AtomicPtr<u8>| {
-            let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-            slot.compare_exchange(ptr::null_mut(), mine, done, failed)
-                .map_or_else(|taken| taken == mine, |_| true)
-        };
-        all.iter().find(|(slot, _)| is_mine(slot)).map_or(&last.1, |(_, once)| once)
-    }
-}
 
 /// Writes `busypoll: what` and a newline to standard error, in one write, cut at 500 bytes.
 pub fn line(what: fmt::Arguments<'_>) {
@@ -76,6 +41,7 @@ static FIRST: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 pub fn prepare() {
     // SAFETY: as in `line`.
     FIRST.get_or_init(|| named(unsafe { BorrowedFd::borrow_raw(2) }).map(|(file, _)| file));
+    once::share();
 }
 
 fn named(fd: BorrowedFd<'_>) -> Option<((u64, u64), FileType)> {

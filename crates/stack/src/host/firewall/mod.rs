@@ -1,6 +1,8 @@
 //! The firewall rules that packets taken over AF_XDP skip: XDP runs before every hook of netfilter. Reads
-//! nftables over netlink (net/netfilter/nf_tables_api.c) and the list of legacy iptables tables; changes
-//! nothing.
+//! nftables over netlink (net/netfilter/nf_tables_api.c), the list of legacy iptables tables, and the BPF programs of the
+//! control group; changes nothing.
+
+mod group_programs;
 
 use crate::{
     nic::xdp::netlink::{Attributes, Message, Request, Socket, u32_at},
@@ -30,12 +32,14 @@ pub struct Rules {
     nftables: usize,
     /// Names of the legacy iptables tables in use. The list does not say how many rules they have.
     iptables: Vec<String>,
+    /// Names of BPF programs of the control group.
+    programs: Vec<String>,
 }
 
 impl Rules {
-    /// The number of rules. A legacy table counts as one.
+    /// The number of rules. A legacy table and a BPF program count as one.
     pub fn count(&self) -> usize {
-        self.nftables + self.iptables.len()
+        self.nftables + self.iptables.len() + self.programs.len()
     }
 
     /// Reports on stderr, once per process, that packets on `interface` skip these rules.
@@ -53,23 +57,28 @@ impl Rules {
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.nftables == 1 { "" } else { "s" };
-        let tables = self.iptables.join(" ");
-        match (self.nftables, tables.is_empty()) {
-            (rules, true) => write!(f, "nftables: {rules} rule{plural}"),
-            (0, false) => write!(f, "legacy iptables: {tables}"),
-            (rules, false) => {
-                write!(f, "nftables: {rules} rule{plural}, legacy iptables: {tables}")
-            }
-        }
+        let nftables = format!("nftables: {} rule{plural}", self.nftables);
+        let iptables = format!("legacy iptables: {}", self.iptables.join(" "));
+        let programs = format!("BPF programs of the control group: {}", self.programs.join(" "));
+        let parts = [
+            (nftables, self.nftables == 0),
+            (iptables, self.iptables.is_empty()),
+            (programs, self.programs.is_empty()),
+        ];
+        let parts = parts.into_iter().filter_map(|(part, is_empty)| (!is_empty).then_some(part));
+        f.write_str(&parts.collect::<Vec<_>>().join(", "))
     }
 }
 
-/// The rules of the calling thread's network namespace. `None` if there are none, or they cannot be read, which takes
+/// The rules of the calling thread's network namespace and the process's control group. `None` if there are none, or they cannot be read, which takes
 /// CAP_NET_ADMIN and a kernel with nftables.
 pub fn rules() -> Option<Rules> {
     let nftables = (0..DUMPS).map(|_| nftables()).find(|dump| !changed_under_us(dump));
-    let rules =
-        Rules { nftables: nftables.and_then(Result::ok).unwrap_or(0), iptables: iptables() };
+    let rules = Rules {
+        nftables: nftables.and_then(Result::ok).unwrap_or(0),
+        iptables: iptables(),
+        programs: group_programs::names(),
+    };
     (rules.count() > 0).then_some(rules)
 }
 
