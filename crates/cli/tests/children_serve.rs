@@ -138,6 +138,86 @@ fn a_connection_that_others_may_have_stays_the_kernels() {
     }
 }
 
+/// Where the parent keeps its copy, the kernel has the next connection before the child asks.
+#[test]
+fn what_the_next_child_is_expected_to_use_is_handed_over_before_it_asks() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let server = server(&lab, "keeps");
+    assert_ne!(Asker::connect(&lab).converse(4), server.0.pid());
+    let mut askers = [(); 3].map(|()| Asker::connect(&lab));
+    for asker in &askers {
+        let established = format!(":{:04X} 01", asker.0.local_addr().unwrap().port());
+        let kernel_has_it = || {
+            let listed = lab.server.command("cat").arg("/proc/net/tcp").output().unwrap();
+            text(&listed).contains(&established)
+        };
+        wait_until("the kernel has the connection", kernel_has_it);
+    }
+    for asker in &mut askers {
+        assert_ne!(asker.converse(40), server.0.pid());
+        assert_eq!(asker.owner(&lab), None);
+    }
+}
+
+#[test]
+fn nothing_is_expected_of_children_once_one_has_not_used_its_connection() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let server = server(&lab, "turns");
+    let mut first = Asker::connect(&lab);
+    assert_ne!(first.converse(4), server.0.pid());
+    // The parent serves all others. It may learn only during the first of them that the child has not used that.
+    let stays = (0..10).filter(|_| {
+        let mut asker = Asker::connect(&lab);
+        assert_eq!(asker.converse(40), server.0.pid());
+        asker.owner(&lab) == Some(server.0.pid())
+    });
+    assert!(stays.count() >= 7);
+    first.converse(4);
+}
+
+/// The move takes twenty milliseconds, during which the parent closes the connection.
+#[test]
+fn a_parent_that_ends_during_a_move_ends_after_it() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for _ in 0..5 {
+        let lab = Lab::builder().build().unwrap();
+        let mut server = server(&lab, "leaves");
+        let mut asker = Asker::connect(&lab);
+        assert_ne!(asker.converse(4), server.0.pid());
+        server.0.child.wait().unwrap();
+        asker.converse(40);
+    }
+}
+
+#[test]
+fn a_child_whose_parent_is_killed_during_a_move_finds_the_connection_closed() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    for _ in 0..3 {
+        let lab = Lab::builder().build().unwrap();
+        let mut server = server(&lab, "closes");
+        let mut asker = Asker::connect(&lab);
+        asker.ask(b"first").unwrap();
+        // What has just been taken over cannot move on for a moment.
+        asker.ask(b"die").unwrap();
+        if asker.ask(b"of the grandchild").is_ok() {
+            // On a busy machine the move may be over before.
+            continue;
+        }
+        let has = server.0.wait_for("the child has");
+        assert!(["ConnectionAborted", "not connected"].iter().any(|it| has.contains(it)), "{has}");
+    }
+}
+
 #[test]
 fn what_a_child_has_taken_over_goes_on_to_the_processes_that_it_starts() {
     needs_root!();

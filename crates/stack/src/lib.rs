@@ -92,5 +92,6 @@ pub use socket::{
 // For the preload library, whose sockets these are to move between processes, and whose waits mix descriptors.
 #[doc(hidden)]
 pub use socket::{
-    Accepted, Entry, Owner, Source, WakeSource, Watch, poll_with_kernel_fds, repair, set_repair,
+    Accepted, Entry, Owner, Source, WakeSource, Watch, end_frozen, poll_with_kernel_fds, repair,
+    set_repair,
 };

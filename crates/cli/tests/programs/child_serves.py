@@ -2,9 +2,11 @@
 and as many bytes; the answer is the process's number, of seven digits, and the bytes."""
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 port, how = int(sys.argv[1]), sys.argv[2]
 poll = select.epoll()
@@ -73,6 +75,8 @@ def serve(stream):
             # The grandchild goes on.
             stream.close()
             os._exit(0)
+        elif data == b"die":
+            leave_to_child(stream, True)
         elif data == b"pair":
             if (other := os.fork()) == 0:
                 request(stream)
@@ -80,14 +84,48 @@ def serve(stream):
             os.waitpid(other, 0)
 
 
+def leave_to_child(stream, is_killed):
+    """This process closes the connection while it is on its way to the child, and ends; or it is killed then."""
+    ready, tell = os.pipe()
+    if os.fork() == 0:
+        os.write(tell, b"!")
+        try:
+            while True:
+                request(stream)
+        except (EOFError, OSError) as error:
+            print("the child has", repr(error), flush=True)
+            os._exit(0)
+    os.read(ready, 1)
+    # The child asks for the connection.
+    time.sleep(0.003)
+    if is_killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    stream.close()
+    os._exit(0)
+
+
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 listener.bind(("", port))
 listener.listen(64)
 print("ready", flush=True)
+if how == "leaves":
+    # What the kernel has made before the first accept is taken over, and cannot move on for a moment.
+    while " 01 " not in open("/proc/net/tcp").read():
+        time.sleep(0.001)
+    leave_to_child(listener.accept()[0], False)
 kept = []
 while True:
     stream, _ = listener.accept()
+    if how == "turns" and kept:
+        # This child does not use the connection, which its parent serves.
+        if (other := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(other, 0)
+        try:
+            serve(stream)
+        except (EOFError, ConnectionResetError):
+            continue
     if how == "two" and os.fork() == 0:
         sys.stdin.read()
         os._exit(0)
@@ -97,7 +135,7 @@ while True:
             serve(stream)
         except (EOFError, ConnectionResetError):
             os._exit(0)
-    if how == "keeps":
+    if how in ("keeps", "turns"):
         kept.append(stream)
     else:
         stream.close()

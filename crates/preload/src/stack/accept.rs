@@ -5,7 +5,7 @@ use super::{
     common::{answer, checked, companion, error},
     companion_options,
     file::{FILES, File, Live, Ref, enter},
-    internal_fds, libc_io, local_stream, not_accelerated,
+    handover_parent, internal_fds, libc_io, local_stream, not_accelerated,
     sockets::FLAGS,
     wait,
 };
@@ -198,6 +198,7 @@ fn file_of(
 fn enter_accepted(fd: c_int, made: File) -> io::Result<()> {
     let made = FILES.hold(made);
     if FILES.set(fd, made.clone()) {
+        handover_parent::accepted(&made);
         libc_io::check_accepted(fd, &made);
         return Ok(());
     }

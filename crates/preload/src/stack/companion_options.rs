@@ -120,19 +120,19 @@ pub fn set_on(fd: c_int, level: c_int, name: c_int, on: bool) {
     };
 }
 
-/// The options that a connection keeps when its owner changes.
-const KEPT: [(c_int, c_int); 6] = [
-    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-    (IPPROTO_TCP, libc::TCP_NODELAY),
-    (IPPROTO_TCP, libc::TCP_KEEPIDLE),
-    (IPPROTO_TCP, libc::TCP_KEEPINTVL),
-    (IPPROTO_TCP, libc::TCP_KEEPCNT),
-    (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+/// The options that a connection keeps when its owner changes, and their values on a new socket.
+const KEPT: [(c_int, c_int, c_int); 6] = [
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 0),
+    (IPPROTO_TCP, libc::TCP_NODELAY, 0),
+    (IPPROTO_TCP, libc::TCP_KEEPIDLE, 7200),
+    (IPPROTO_TCP, libc::TCP_KEEPINTVL, 75),
+    (IPPROTO_TCP, libc::TCP_KEEPCNT, 9),
+    (IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0),
 ];
 
 /// Sets the options of a connection to those of its companion, which has been the connection.
 pub fn copy_from_companion(fd: c_int, live: &Live) {
-    for (level, name) in KEPT {
+    for (level, name, _) in KEPT {
         // SAFETY: a number.
         if let Some(value) = unsafe { query::<c_int>(fd, level, name) } {
             let _ = set_number(live, level, name, value);
@@ -140,10 +140,13 @@ pub fn copy_from_companion(fd: c_int, live: &Live) {
     }
 }
 
-/// Sets the companion's options to those of its connection: one that was accepted has its listener's.
+/// Sets the companion's options to those of its connection: one that was accepted has its listener's. What the program
+/// has set on the connection itself, the companion has.
 pub fn copy_to_companion(live: &Live, fd: c_int) {
-    for (level, name) in KEPT {
-        if let Ok(value) = get_number(live, level, name) {
+    for (level, name, new) in KEPT {
+        if let Ok(value) = get_number(live, level, name)
+            && value != new
+        {
             let len = size_of_val(&value) as socklen_t;
             // SAFETY: a number, and its size. If the kernel refuses, the option is unchanged.
             unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };

@@ -20,7 +20,7 @@ use crate::{
     report::Once,
 };
 use busypoll_policy::Protocol;
-use busypoll_stack::{Groups, Socket, TcpListener, TcpStream, UdpSocket};
+use busypoll_stack::{Groups, Socket, TcpListener, TcpStream, UdpSocket, end_frozen};
 use libc::c_int;
 use std::{
     io,
@@ -466,8 +466,16 @@ pub fn hand_over_now(file: &File) {
     let fd = all.find_map(|(fd, known)| is_it(&known).then_some(fd));
     let since = companion_address::moment();
     let answer = match fd {
-        // SAFETY: a descriptor of the program's, open by the contract of its call.
-        Some(fd) => inherited.claim(unsafe { BorrowedFd::borrow_raw(fd) }),
+        Some(fd) => {
+            // SAFETY: a descriptor of the program's, open by the contract of its call.
+            let companion = unsafe { BorrowedFd::borrow_raw(fd) };
+            let answer = inherited.claim(companion);
+            if answer == Answer::No {
+                // The parent was killed in the middle of a move.
+                end_frozen(companion);
+            }
+            answer
+        }
         None => Answer::No,
     };
     file.set_kernel_owned();

@@ -106,7 +106,8 @@ impl Answer {
 }
 
 /// What the parent has handed over before a child has asked for it: an answer for each connection of a fork, or 0, in
-/// memory that parent and child have both.
+/// memory that parent and child have both. The child adds [`IN_USE`]; the last byte says whether the parent knows that
+/// children use connections.
 #[derive(Debug)]
 pub struct Board(NonNull<c_void>);
 
@@ -115,16 +116,22 @@ unsafe impl Send for Board {}
 // SAFETY: as above.
 unsafe impl Sync for Board {}
 
+/// In an answer on the [`Board`]: the child uses the connection.
+const IN_USE: u8 = 0x80;
+
 impl Board {
     /// One page; further connections have none.
     const LEN: usize = 4096;
+    const KNOWN: usize = Board::LEN - 1;
 
-    /// `None`: no memory. Then the children ask.
-    pub fn new() -> Option<Board> {
+    /// `is_known`: the parent knows that children use connections. `None`: no memory. Then the children ask.
+    pub fn new(is_known: bool) -> Option<Board> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at an address of the kernel's choice.
         let at = unsafe { mmap_anonymous(ptr::null_mut(), Board::LEN, access, flags) };
-        at.ok().and_then(NonNull::new).map(Board)
+        let board = at.ok().and_then(NonNull::new).map(Board)?;
+        board.byte(Board::KNOWN).store(is_known.into(), Ordering::Relaxed);
+        Some(board)
     }
 
     /// The same, in the child, which has its own mapping.
@@ -133,9 +140,14 @@ impl Board {
     }
 
     fn at(&self, index: u32) -> Option<&AtomicU8> {
-        let index = usize::try_from(index).ok().filter(|index| *index < Board::LEN)?;
+        let index = usize::try_from(index).ok().filter(|index| *index < Board::KNOWN)?;
+        Some(self.byte(index))
+    }
+
+    fn byte(&self, at: usize) -> &AtomicU8 {
+        debug_assert!(at < Board::LEN);
         // SAFETY: within the mapping, which lives as long as this.
-        Some(unsafe { self.0.cast::<AtomicU8>().add(index).as_ref() })
+        unsafe { self.0.cast::<AtomicU8>().add(at).as_ref() }
     }
 
     /// In the parent.
@@ -143,9 +155,20 @@ impl Board {
         let _ = self.at(index).map(|at| at.store(answer.byte(), Ordering::Release));
     }
 
-    fn get(&self, index: u32) -> Option<Answer> {
-        let byte = self.at(index)?.load(Ordering::Acquire);
-        (byte != 0).then(|| Answer::from(byte))
+    /// In the child, which uses the connection: the answer, and whether the parent is to be told.
+    fn take(&self, index: u32) -> Option<(Answer, bool)> {
+        let at = self.at(index)?;
+        let byte = at.load(Ordering::Acquire) & !IN_USE;
+        if byte == 0 {
+            return None;
+        }
+        at.store(byte | IN_USE, Ordering::Relaxed);
+        Some((Answer::from(byte), self.byte(Board::KNOWN).load(Ordering::Relaxed) == 0))
+    }
+
+    /// In the parent: whether the child uses the connection, which was handed over before it asked.
+    pub fn is_used(&self, index: u32) -> bool {
+        self.at(index).is_some_and(|at| at.load(Ordering::Relaxed) & IN_USE != 0)
     }
 }
 
@@ -223,9 +246,11 @@ impl InheritedConnection {
 
     /// Asks the parent to hand the connection, whose companion is `fd`, over to the kernel.
     pub fn claim(&self, fd: BorrowedFd<'_>) -> Answer {
-        let handed = self.channel.board.as_ref().and_then(|board| board.get(self.index));
-        if let Some(handed) = handed {
-            self.tell(Message::Use(self.index));
+        let handed = self.channel.board.as_ref().and_then(|board| board.take(self.index));
+        if let Some((handed, is_news)) = handed {
+            if is_news {
+                self.tell(Message::Use(self.index));
+            }
             return handed;
         }
         self.ask(Message::HandOver(self.index), Some(fd))

@@ -31,7 +31,10 @@ use std::{
     mem::MaybeUninit,
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard, TryLockError,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -42,14 +45,29 @@ struct ForkGroup {
     /// Where its children see what was handed over before they asked.
     board: Option<Board>,
     files: Vec<Option<Shared>>,
+    /// The connection that was accepted last before the fork.
+    newest: Option<u32>,
+    /// One that was handed over because its child is expected to use it, and has not used it yet.
+    expected: Option<u32>,
+}
+
+/// What the child of the next fork does with the newest connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expects {
+    /// That is not known.
+    Nothing,
+    /// Its predecessor was used by its child first, while this process kept it.
+    Use,
+    /// A child has not used what was expected: nothing is expected any more.
+    NeverAgain,
 }
 
 /// A connection that children share.
 enum Shared {
     /// It is this process's.
     Ours(Ref),
-    /// It is being handed over to the kernel for the child.
-    Moving(Ref),
+    /// It is being handed over to the kernel for the child. True: no other process has got it since.
+    Moving(Ref, bool),
     /// It was handed over to the kernel for the child. No other process has it but this one, if it has a descriptor of the
     /// file.
     Handed(Ref, Ends),
@@ -67,20 +85,42 @@ impl ForkGroup {
             _ => None,
         })
     }
+
+    /// Those that are this process's, or are not the kernel's yet.
+    fn ours_or_moving(&self) -> impl Iterator<Item = &Ref> {
+        self.files.iter().filter_map(|shared| match shared {
+            Some(Shared::Ours(file) | Shared::Moving(file, _)) => Some(file),
+            _ => None,
+        })
+    }
 }
 
 struct Parent {
     groups: Vec<ForkGroup>,
-    /// The program has closed these, and children have them.
-    closed: Vec<Ref>,
+    /// Children have these, and are expected to use them: the program has closed them, or their predecessors were used.
+    early: Vec<Ref>,
+    expects: Expects,
+    /// Children use connections.
+    has_users: bool,
     /// The eventfd that wakes the thread that serves them.
     wakeup: Option<Arc<OwnedFd>>,
 }
 
-static PARENT: Mutex<Parent> =
-    Mutex::new(Parent { groups: Vec::new(), closed: Vec::new(), wakeup: None });
+static PARENT: Mutex<Parent> = Mutex::new(Parent {
+    groups: Vec::new(),
+    early: Vec::new(),
+    expects: Expects::Nothing,
+    has_users: false,
+    wakeup: None,
+});
+
+/// Where the file of the connection is that was accepted last and has not been forked with.
+static NEWEST: AtomicUsize = AtomicUsize::new(0);
 
 static REPORTED: Once = Once::new();
+
+/// How soon it is tried again.
+const SOON: Duration = Duration::from_millis(1);
 
 /// Held across a fork. Locked before the table of descriptors.
 pub struct Forking {
@@ -125,9 +165,12 @@ impl Forking {
         let channel =
             unsafe { OwnedFd::from_raw_fd(internal_fds::make_internal(channel.into_raw_fd())) };
         self.child_end = Some(internal_fds::make_internal(child_end.into_raw_fd()));
+        let newest = NEWEST.swap(0, Ordering::Relaxed);
+        let newest = files.iter().position(|file| file.memberships.id() == newest);
+        let newest = newest.map(|at| at as u32);
         let files = files.into_iter().map(|file| Some(Shared::Ours(file))).collect();
-        let (channel, board) = (Arc::new(channel), Board::new());
-        self.parent.groups.push(ForkGroup { channel, board, files });
+        let (channel, board) = (Arc::new(channel), Board::new(self.parent.has_users));
+        self.parent.groups.push(ForkGroup { channel, board, files, newest, expected: None });
     }
 
     /// In the child: its end, and its board.
@@ -140,7 +183,16 @@ impl Forking {
     /// In the parent: closes the child's end.
     pub fn in_parent(&mut self) {
         let Some(child_end) = self.child_end.take() else { return };
-        self.parent.groups.last().into_iter().for_each(|group| end_of_fork(group.ours()));
+        let parent = &mut *self.parent;
+        if let Some(group) = parent.groups.last_mut() {
+            end_of_fork(group.ours());
+            group.expected = group.newest.filter(|_| parent.expects == Expects::Use);
+            if let Some(Some(Shared::Ours(file))) =
+                group.expected.and_then(|at| group.files.get(at as usize))
+            {
+                parent.early.push(file.clone());
+            }
+        }
         // SAFETY: ours, and not used elsewhere in this process.
         drop(unsafe { OwnedFd::from_raw_fd(child_end) });
         match &self.parent.wakeup {
@@ -155,9 +207,24 @@ impl Forking {
     /// In the child: these are the parent's, so they are forgotten and not closed.
     pub fn in_child(&mut self) {
         std::mem::forget(std::mem::take(&mut self.parent.groups));
-        std::mem::forget(std::mem::take(&mut self.parent.closed));
+        std::mem::forget(std::mem::take(&mut self.parent.early));
         std::mem::forget(self.parent.wakeup.take());
+        self.parent.expects = Expects::Nothing;
+        self.parent.has_users = false;
     }
+}
+
+/// `file` was accepted.
+pub fn accepted(file: &Ref) {
+    NEWEST.store(file.memberships.id(), Ordering::Relaxed);
+}
+
+/// Whether the program has neither sent nor received on `file` here.
+fn is_unused(file: &Ref) -> bool {
+    let Some(Live::Stream(stream)) = file.live() else { return false };
+    let unread = stream.unread() as u64;
+    stream.unacknowledged() == 0
+        && stream.info().is_ok_and(|info| info.bytes_acked == 0 && info.bytes_received == unread)
 }
 
 /// The indices are those of one fork.
@@ -168,7 +235,7 @@ fn end_of_fork<'a>(files: impl Iterator<Item = &'a Ref>) {
 /// Another process gets the descriptors of this one, and may keep them: of what the kernel has, no child is alone.
 fn forget_open(parent: &mut Parent) {
     let is_moving =
-        |shared: &Option<Shared>| matches!(shared, Some(Shared::Moving(_) | Shared::Handed(..)));
+        |shared: &Option<Shared>| matches!(shared, Some(Shared::Moving(..) | Shared::Handed(..)));
     if !parent.groups.iter().any(|group| group.files.iter().any(is_moving)) {
         return;
     }
@@ -180,9 +247,10 @@ fn forget_open(parent: &mut Parent) {
 
 fn forget(parent: &mut Parent, file: &Ref) {
     for shared in parent.groups.iter_mut().flat_map(|group| &mut group.files) {
-        if matches!(shared, Some(Shared::Moving(known) | Shared::Handed(known, _)) if is_same(known, file))
-        {
-            *shared = None;
+        match shared {
+            Some(Shared::Moving(known, is_alone)) if is_same(known, file) => *is_alone = false,
+            Some(Shared::Handed(known, _)) if is_same(known, file) => *shared = None,
+            _ => {}
         }
     }
 }
@@ -233,8 +301,8 @@ fn serve(wakeup: &OwnedFd) {
         // The thread ignores signals.
         let _ = poll(&mut fds, None);
         let _ = rustix::io::read(wakeup, &mut [0; 8][..]);
-        let closed = std::mem::take(&mut lock(&PARENT).closed);
-        closed.into_iter().for_each(|file| hand_over_closed(&file));
+        let early = std::mem::take(&mut lock(&PARENT).early);
+        early.into_iter().for_each(|file| hand_over_early(&file));
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         for (channel, _) in channels.iter().zip(ready).filter(|(_, ready)| *ready) {
@@ -270,15 +338,23 @@ fn handle_message(channel: &Arc<OwnedFd>) {
     let shared = |index: u32, parent: &mut Parent| {
         parent.groups.get_mut(at)?.files.get_mut(index as usize).map(Option::take)
     };
+    if let Some(Message::HandOver(index)) = message {
+        parent.groups[at].expected.take_if(|expected| *expected == index);
+    }
     // Closed after the reply, for which the child waits.
     let mut taken = None;
     let answered = match message {
         Some(Message::HandOver(index)) => {
             match (&*taken.insert(shared(index, &mut parent)), &companion) {
                 (Some(Some(Shared::Ours(file))), Some(companion)) => {
-                    place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
+                    place(&mut parent, at, index, Some(Shared::Moving(file.clone(), true)));
+                    let is_news = parent.expects == Expects::Nothing
+                        && parent.groups[at].newest == Some(index);
                     // A thread that forks meanwhile must not wait for the kernel.
                     drop(parent);
+                    if is_news {
+                        learn(file);
+                    }
                     if file.domain == libc::AF_UNIX {
                         return answer_by_thread((channel, index), file, companion, answer);
                     }
@@ -294,8 +370,7 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                     let mut handed = taken.take().flatten().flatten();
                     let answer = child_follows(&mut handed);
                     place(&mut parent, at, index, handed);
-                    drop(parent);
-                    child_uses_handed();
+                    child_uses_handed(parent);
                     answer
                 }
                 // Another child has claimed it before.
@@ -313,17 +388,16 @@ fn handle_message(channel: &Arc<OwnedFd>) {
             drop(parent);
             answer
         }
-        Some(Message::Use(_)) => {
-            drop(parent);
-            return child_uses_handed();
-        }
+        Some(Message::Use(_)) => return child_uses_handed(parent),
         Some(Message::Release(index)) => {
+            child_leaves(&mut parent, at, Some(index));
             let released = shared(index, &mut parent);
             drop(parent);
             released.flatten().into_iter().for_each(release);
             return;
         }
         None => {
+            child_leaves(&mut parent, at, None);
             let over = parent.groups.swap_remove(at);
             drop(parent);
             over.files.into_iter().flatten().for_each(release);
@@ -369,7 +443,7 @@ fn hand_over_to_child(
         place(parent, at, index, new)
     };
     let handed = give_to_kernel(file, companion, is_used, until, |parent, file_now, ends| {
-        let is_alone = matches!(place(parent, None), Some(Shared::Moving(_)));
+        let is_alone = matches!(place(parent, None), Some(Shared::Moving(_, true)));
         if !is_alone || !file.is_private() || is_shared_by(parent, file) {
             return Answer::Yes;
         }
@@ -378,14 +452,18 @@ fn hand_over_to_child(
         place(parent, handed);
         answer
     });
-    match handed {
-        Ok(answer) => Some(answer),
-        Err(late) if late.kind() == io::ErrorKind::TimedOut => None,
-        Err(_) => {
-            place(&mut lock(&PARENT), None);
-            Some(Answer::No)
-        }
+    if handed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        return None;
     }
+    let mut parent = lock(&PARENT);
+    let now = place(&mut parent, None);
+    // What still counts as moving has failed, or was the kernel's before, or is an AF_UNIX stream: it is forgotten, with the
+    // companion that may be kept.
+    if !matches!(now, Some(Shared::Moving(..))) {
+        place(&mut parent, now);
+    }
+    drop(parent);
+    Some(handed.unwrap_or(Answer::No))
 }
 
 /// The same by a thread of its own, which answers: the process at the other end may be stopped, and other children ask.
@@ -416,13 +494,40 @@ pub fn closed(file: &Ref) {
     if parent.wakeup.is_none() || is_open(file) {
         return;
     }
-    parent.closed.push(file.clone());
+    parent.early.push(file.clone());
     // It fails only when the counter is full, and then the thread is woken already.
     let _ = parent.wakeup.as_ref().map(|wakeup| rustix::io::write(wakeup, &1_u64.to_ne_bytes()));
 }
 
-/// Hands over `file`, which is closed here, if the child of one fork alone has it.
-fn hand_over_closed(file: &Ref) {
+/// A child asks for `file`, the newest connection before its fork. If this process has it, and has not used it, the
+/// children of later forks are expected to do the same.
+fn learn(file: &Ref) {
+    // With `--strict` nothing is the kernel's before a child uses it.
+    if is_strict() || !is_open(file) || !is_unused(file) {
+        return;
+    }
+    let expects = &mut lock(&PARENT).expects;
+    if *expects == Expects::Nothing {
+        *expects = Expects::Use;
+    }
+}
+
+/// The children of the group at `at` do not have the connection `index`, or any, any more.
+fn child_leaves(parent: &mut Parent, at: usize, index: Option<u32>) {
+    let Some(group) = parent.groups.get_mut(at) else { return };
+    let left = |expected: &mut u32| index.is_none_or(|index| index == *expected);
+    let Some(expected) = group.expected.take_if(left) else { return };
+    if !group.board.as_ref().is_some_and(|board| board.is_used(expected)) {
+        parent.expects = Expects::NeverAgain;
+    }
+}
+
+/// Hands over `file` before its child asks for it, if the child of one fork alone has it, beside this process.
+fn hand_over_early(file: &Ref) {
+    if file.kept_companion().is_none() && !is_unused(file) {
+        // This process has begun to use it.
+        return;
+    }
     let mut parent = lock(&PARENT);
     let is_its = |it: &Option<Shared>| matches!(it, Some(Shared::Ours(it)) if is_same(it, file));
     let mut all = parent
@@ -431,9 +536,14 @@ fn hand_over_closed(file: &Ref) {
         .enumerate()
         .filter_map(|(at, group)| Some((at, group.files.iter().position(is_its)?)));
     let (Some((at, index)), None) = (all.next(), all.next()) else { return };
-    let (Some(companion), index) = (file.kept_companion(), index as u32) else { return };
+    let found = match file.kept_companion() {
+        Some(_) => None,
+        None => open(|it| std::ptr::eq::<File>(it, &**file)).map(|(_, companion)| companion),
+    };
+    let Some(companion) = file.kept_companion().or(found.as_ref()) else { return };
+    let index = index as u32;
     let channel = parent.groups[at].channel.clone();
-    place(&mut parent, at, index, Some(Shared::Moving(file.clone())));
+    place(&mut parent, at, index, Some(Shared::Moving(file.clone(), true)));
     drop(parent);
     // Whether the child will use it is not known.
     let (to, now) = ((&channel, index), Some(Instant::now()));
@@ -474,7 +584,9 @@ fn child_follows(shared: &mut Option<Shared>) -> Answer {
 }
 
 /// A child uses a connection that was handed over before it asked.
-fn child_uses_handed() {
+fn child_uses_handed(mut parent: MutexGuard<'_, Parent>) {
+    parent.has_users = true;
+    drop(parent);
     host::existing().into_iter().for_each(|host| host.connections_are_used());
     report_use();
 }
@@ -544,7 +656,6 @@ pub fn give_stream(
     until: Option<Instant>,
 ) -> io::Result<()> {
     const LOOK: Duration = Duration::from_millis(50);
-    const SOON: Duration = Duration::from_millis(1);
     let left = || until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
     loop {
         if file.is_kernel_owned() {
@@ -595,6 +706,11 @@ pub fn find(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     if let Some(found) = kept(&is_it) {
         return Some(found);
     }
+    open(is_it)
+}
+
+/// The file that is it, open, and a descriptor of its companion.
+fn open(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     let mut all = FILES.all();
     let (fd, file) = all.find_map(|(fd, file)| Some((fd, file.filter(|file| is_it(file))?)))?;
     let copy = internal_fds::copy_of(fd)?;
@@ -611,14 +727,29 @@ fn kept(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     })
 }
 
-/// Whether children share `file`: then it stays open when it is closed here.
+/// Whether children share `file`: then it stays open when it is closed here. One that is moving may be needed again: if the
+/// move fails, or this process ends.
 pub fn is_shared(file: &Ref) -> bool {
-    is_shared_by(&lock(&PARENT), file)
+    let parent = lock(&PARENT);
+    let mut all = parent.groups.iter().flat_map(ForkGroup::ours_or_moving);
+    all.any(|known| is_same(known, file))
 }
 
 fn is_shared_by(parent: &Parent, file: &Ref) -> bool {
     let mut all = parent.groups.iter().flat_map(ForkGroup::ours);
     all.any(|known| is_same(known, file))
+}
+
+/// Waits, but not past `until`, for a thread that hands `file` over: the process at the other end may be stopped. Returns
+/// whether none does.
+fn is_free_by(file: &File, until: Instant) -> bool {
+    while matches!(file.activation.try_lock(), Err(TryLockError::WouldBlock)) {
+        if Instant::now() >= until {
+            return false;
+        }
+        sleep(SOON);
+    }
+    true
 }
 
 /// This process ends: hands what children may still use over to the kernel, AF_UNIX streams until then.
@@ -632,18 +763,15 @@ pub fn hand_over_all(until: Instant) {
         if looked.is_ok() && fds[0].revents().contains(PollFlags::HUP) {
             continue;
         }
-        // One that is on its way to the kernel is there when the call returns.
-        let all = group.files.iter().filter_map(|shared| match shared {
-            Some(Shared::Ours(file) | Shared::Moving(file)) => Some(file),
-            _ => None,
-        });
-        for file in all {
+        for file in group.ours_or_moving() {
+            // One that is on its way is the kernel's then.
+            let is_free = is_free_by(file, until);
             let kept = file.kept_companion().map(AsRawFd::as_raw_fd);
             let fd = kept.or_else(|| {
                 FILES.all().find_map(|(fd, known)| known.filter(|it| is_same(it, file)).map(|_| fd))
             });
             // A connection that cannot be handed over ends with this process.
-            let _ = fd.map(|fd| hand_over(file, fd, Some(until)));
+            let _ = fd.filter(|_| is_free).map(|fd| hand_over(file, fd, Some(until)));
         }
     }
 }

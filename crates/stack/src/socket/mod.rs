@@ -31,7 +31,8 @@ pub use ready_fd::ReadyFd;
 pub use source::{Socket, Source};
 pub use task_wait::{Direction, TaskWait};
 pub use tcp::{
-    Accepted, IncomingStreams, Owner, SendFlags, TcpListener, TcpStream, repair, set_repair,
+    Accepted, IncomingStreams, Owner, SendFlags, TcpListener, TcpStream, end_frozen, repair,
+    set_repair,
 };
 pub use udp::{Groups, Incoming, Message, Outgoing, ReceiveFlags, SocketStats, Sources, UdpSocket};
 pub use wake_source::WakeSource;

@@ -45,6 +45,9 @@ const SO_BUF_LOCK: i32 = 72;
 /// The room that a kernel socket's buffer needs in addition to the data, for its bookkeeping.
 const OVERHEAD: usize = 64 * 1024;
 
+/// How much is written at once: small enough for one buffer of the kernel.
+const PART: usize = 16 * 1024;
+
 impl TcpStream {
     /// Hands the connection to the kernel socket `kernel`, which is not connected yet. `is_used`: another process uses it,
     /// see [`Host::connections_are_used`]. `on_handed_over` is called when the kernel has the connection, before any
@@ -252,6 +255,18 @@ pub fn repair(socket: RawFd, how: i32) -> io::Result<()> {
     set_option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, how)
 }
 
+/// If a process that was killed has left the connection of `kernel` frozen: ends it without a word, as the guard of that
+/// process resets it. Returns whether it was.
+pub fn end_frozen(kernel: BorrowedFd<'_>) -> bool {
+    let is_frozen =
+        get_option(&kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR).is_ok_and(|on| on != 0);
+    if is_frozen {
+        disconnect(kernel);
+        let _ = repair_in_use()(kernel.as_raw_fd(), OFF_SILENTLY);
+    }
+    is_frozen
+}
+
 /// Switches repair mode.
 pub type Repair = fn(RawFd, i32) -> io::Result<()>;
 
@@ -271,16 +286,17 @@ pub(super) fn repair_in_use() -> Repair {
 /// Restores the connection's state in a socket in repair mode.
 fn restore(kernel: BorrowedFd<'_>, repair_state: &RepairState) -> io::Result<()> {
     let set = |name, value: u32| set_option(&kernel, libc::IPPROTO_TCP, name, value.cast_signed());
-    let sends = repair_state.sent.len() + repair_state.unsent.len();
+    let (sends, receives) = needs_room(repair_state);
     grow_buffer(kernel, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, sends)?;
-    grow_buffer(kernel, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, repair_state.unread.len())?;
+    grow_buffer(kernel, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, receives)?;
     set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE as u32)?;
     set(libc::TCP_QUEUE_SEQ, repair_state.snd_una)?;
     set(libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE as u32)?;
     set(libc::TCP_QUEUE_SEQ, repair_state.rcv_nxt.wrapping_sub(repair_state.unread.len() as u32))?;
     let six = get_option(&kernel, libc::SOL_SOCKET, libc::SO_DOMAIN)? == libc::AF_INET6;
-    if !is_bound(kernel)? {
-        sys::bind(kernel.as_raw_fd(), as_family(repair_state.local, six))?;
+    if let Err(error) = sys::bind(kernel.as_raw_fd(), as_family(repair_state.local, six)) {
+        // The program has bound it.
+        is_bound(kernel)?.then_some(()).ok_or(error)?;
     }
     sys::connect(kernel.as_raw_fd(), as_family(repair_state.remote, six))?;
     let mut negotiated = vec![(MAXIMUM_SEGMENT, u32::from(repair_state.mss))];
@@ -303,8 +319,10 @@ fn restore(kernel: BorrowedFd<'_>, repair_state: &RepairState) -> io::Result<()>
         set(libc::TCP_TIMESTAMP, now.wrapping_add(1) & !1)?;
     }
     write_queue(kernel, &repair_state.unread)?;
-    set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE as u32)?;
-    write_queue(kernel, &repair_state.sent)?;
+    if !repair_state.sent.is_empty() {
+        set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE as u32)?;
+        write_queue(kernel, &repair_state.sent)?;
+    }
     // `struct tcp_repair_window`.
     let window: Vec<u8> = [
         repair_state.snd_wl1,
@@ -335,12 +353,22 @@ fn rest_for(state: &RepairState, Rest { first, mut data }: Rest) -> io::Result<V
     Ok(data)
 }
 
+/// For how much data the buffers, to send and to receive, must have room. An empty receive buffer takes one part, however
+/// small it is.
+fn needs_room(repair_state: &RepairState) -> (usize, usize) {
+    let receives = repair_state.unread.len();
+    let sends = repair_state.sent.len() + repair_state.unsent.len();
+    (sends, if receives > PART { receives } else { 0 })
+}
+
 /// The steps after the kernel has the connection. They cannot fail. `is_closed`: the other end is no more.
 fn finish(kernel: BorrowedFd<'_>, repair_state: &RepairState, is_closed: bool) {
     // The buffer has room for it.
     let _ = write_queue(kernel, &repair_state.unsent);
-    // The buffers grow by themselves again.
-    let _ = set_option(&kernel, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
+    if is_closed || needs_room(repair_state) != (0, 0) {
+        // The buffers grow by themselves again.
+        let _ = set_option(&kernel, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
+    }
     shut_down(kernel, repair_state.read_shut || is_closed, repair_state.write_shut);
 }
 
@@ -374,10 +402,8 @@ pub(super) fn grow_buffer(
 
 /// Writes `bytes` to the queue selected by `TCP_REPAIR_QUEUE`, or sends them.
 pub(super) fn write_queue(kernel: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
-    // Small enough for one buffer of the kernel.
-    const MOST: usize = 16 * 1024;
     while !bytes.is_empty() {
-        let part = bytes.get(..MOST).unwrap_or(bytes);
+        let part = bytes.get(..PART).unwrap_or(bytes);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: readable bytes; no address.
         let sent = unsafe {

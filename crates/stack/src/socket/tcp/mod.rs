@@ -22,7 +22,7 @@ mod stream;
 mod transfer;
 
 pub use adopt::Accepted;
-pub use hand_over::{repair, set_repair};
+pub use hand_over::{end_frozen, repair, set_repair};
 pub use listener::{Incoming as IncomingStreams, TcpListener};
 pub use message::SendFlags;
 pub use owner::Owner;
