@@ -539,15 +539,19 @@ pub fn give_stream(
         }
         let Some(Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
         let given = stream.ask_to_leave().and_then(|asked| {
-            while !asked.is_ready(left().min(LOOK))? {
+            let peer = loop {
+                if let Some(peer) = asked.is_ready(left().min(LOOK))? {
+                    break peer;
+                }
                 if left().is_zero() {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-            }
+            };
             let _giving = lock(&file.activation);
             if !file.is_kernel_owned() {
                 let on_left = || file.set_kernel_owned();
-                stream.leave_local_stream(&asked, companion, ERESTARTSYS, on_left)?;
+                let sockets = (companion, peer.as_fd());
+                stream.leave_local_stream(&asked, sockets, ERESTARTSYS, on_left)?;
                 self::left(file);
             }
             Ok(())

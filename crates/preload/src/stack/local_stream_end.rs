@@ -11,7 +11,7 @@ use crate::{
     errno,
     inside::{ERESTARTSYS, Inside},
 };
-use busypoll_stack::{Events, Left, thread};
+use busypoll_stack::{Events, Leave, thread};
 use libc::c_int;
 use std::{
     io,
@@ -145,13 +145,8 @@ pub fn end_all(until: Instant) {
     }
 }
 
-/// The other process leaves the stream with these ends, of which it had `theirs`, and so does this one, which had what it
-/// answers. False: not now.
-pub fn leaves(
-    ends: (SocketAddr, SocketAddr),
-    theirs: &Left,
-    answer: &mut dyn FnMut(&Left),
-) -> bool {
+/// The other process leaves the stream with these ends, and so does this one. False: not now.
+pub fn leaves(ends: (SocketAddr, SocketAddr), request: &mut Leave<'_>) -> bool {
     let is_it = |file: &File| {
         let stream = file.local_stream.get().filter(|_| !file.is_kernel_owned());
         matches!(file.live(), Some(Live::Stream(_)))
@@ -160,13 +155,14 @@ pub fn leaves(
     let Some((file, companion)) = pending(is_it).or_else(|| handover_parent::find(is_it)) else {
         return false;
     };
+    let Some(theirs) = request.accept(companion.as_fd()) else { return false };
     let Ok(_giving) = file.activation.try_lock() else { return false };
     let Some(Live::Stream(stream)) = file.live().filter(|_| !file.is_kernel_owned()) else {
         return false;
     };
     let on_left = || file.set_kernel_owned();
     let companion = companion.as_fd();
-    let left = stream.leave_local_stream_too(companion, ERESTARTSYS, theirs, answer, on_left);
+    let left = stream.leave_local_stream_too(request, &theirs, companion, ERESTARTSYS, on_left);
     if left.is_ok() {
         handover_parent::left(&file);
     }
