@@ -97,6 +97,7 @@ const STACK_PLANE: [&str; 42] = [
     "stream",
     "file",
     "local_stream_state",
+    "local_stream_later",
     "local_udp",
     "epoll_set",
     "handover_channel",

@@ -7,7 +7,13 @@ use super::{
 };
 use crate::{inside::Inside, real};
 use libc::c_int;
-use std::sync::atomic::Ordering;
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+/// How long an exec waits for processes that are stopped.
+const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Before an exec, after which no code of ours can ask the parent: hands over to the kernel the connections of this
 /// process that stay open, and of its parent's those at standard input, output and error, and those that a child has
@@ -52,6 +58,7 @@ pub fn before_exec() {
             _ => {}
         }
     }
+    local_stream_end::wait_until_left(Instant::now() + WAIT_LIMIT);
     host::flush_capture();
 }
 

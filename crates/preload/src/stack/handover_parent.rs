@@ -549,9 +549,9 @@ pub fn give_stream(
             };
             let _giving = lock(&file.activation);
             if !file.is_kernel_owned() {
-                let on_left = || file.set_kernel_owned();
                 let sockets = (companion, peer.as_fd());
-                stream.leave_local_stream(&asked, sockets, ERESTARTSYS, on_left)?;
+                let steps = steps_of_leaving(file, companion);
+                stream.leave_local_stream(&asked, sockets, ERESTARTSYS, steps)?;
                 self::left(file);
             }
             Ok(())
@@ -566,6 +566,14 @@ pub fn give_stream(
             given => return given,
         }
     }
+}
+
+/// What is done with `file` when the kernel has all that was sent by it, and then when the kernel has it.
+pub fn steps_of_leaving(file: &Ref, companion: BorrowedFd<'_>) -> (impl FnOnce(), impl FnOnce()) {
+    let send_later = move || {
+        file.local_stream.get().into_iter().for_each(|stream| stream.later.send(companion));
+    };
+    (send_later, || file.set_kernel_owned())
 }
 
 /// The kernel has `file`, which was ours. No process is forked in between.

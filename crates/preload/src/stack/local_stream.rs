@@ -28,15 +28,15 @@ use std::{
     sync::{MutexGuard, TryLockError},
 };
 
-/// After so many calls an accepted stream is offered. Before that it costs nothing.
-const OFFERED: u32 = 64;
+/// After so many calls an accepted stream is offered. To move, and to end over memory, costs as much as some hundred calls.
+const OFFERED: u32 = 1024;
 
 /// After so many it is the kernel's for good, if the other process has not asked for it.
-const GIVEN_UP: u32 = 2048;
+const GIVEN_UP: u32 = 32768;
 
 /// After so many calls a stream that has connected is looked for, and after twice as many again, up to the last.
-const LOOKED_FOR: u32 = 80;
-const LAST_LOOK: u32 = 1280;
+const LOOKED_FOR: u32 = 1280;
+const LAST_LOOK: u32 = 20480;
 
 /// The most streams that are offered at a time: each offer takes a descriptor.
 const MOST_OFFERS: usize = 256;
@@ -127,6 +127,9 @@ fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
             let is_worth_it = host::existing().is_some() || is_stream_offered(stream.inode());
             if is_worth_it && move_now(file, fd, stream) {
                 return;
+            }
+            if is_worth_it {
+                stream.set_moves_soon();
             }
             twice <= last
         }
@@ -223,12 +226,15 @@ pub fn share(is_shared: impl Fn(c_int) -> bool) {
     }
 }
 
-/// Waits until the kernel's socket at `fd` has data, or `file` has moved.
+/// Waits until the kernel's socket at `fd` has data, or `file` has moved. A stream that does not move soon needs no wait
+/// before the kernel's own.
 ///
 /// # Errors
 /// EAGAIN after `SO_RCVTIMEO`; EINTR.
 pub fn wait_to_receive(inside: &Inside, file: &Ref, fd: c_int) -> io::Result<()> {
-    let Some(stream) = file.kernel_stream() else { return Ok(()) };
+    let Some(stream) = file.kernel_stream().filter(|stream| stream.moves_soon()) else {
+        return Ok(());
+    };
     let limit = match file.has_complex_options() {
         true => companion_options::timeout(fd, libc::SO_RCVTIMEO),
         false => None,

@@ -1,12 +1,12 @@
 //! What an AF_UNIX stream of the kernel's needs to move to a link later.
 
-use super::common::lock;
+use super::{common::lock, local_stream_later::Later};
 use busypoll_stack::{Source, StreamOffer, WakeSource, stream_ends};
 use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -23,6 +23,10 @@ pub struct LocalStream {
     offer: Mutex<Option<StreamOffer>>,
     /// Fired when it has moved: threads that wait for the kernel's socket begin anew.
     wake: Arc<WakeSource>,
+    /// It may move while a thread waits to receive.
+    moves_soon: AtomicBool,
+    /// What is sent when the kernel has it again.
+    pub later: Later,
 }
 
 impl LocalStream {
@@ -34,6 +38,8 @@ impl LocalStream {
             due: AtomicU32::new(due),
             offer: Mutex::default(),
             wake: Arc::default(),
+            moves_soon: AtomicBool::new(false),
+            later: Later::default(),
         }
     }
 
@@ -68,6 +74,16 @@ impl LocalStream {
     pub fn set_offer(&self, inode: u32, offer: StreamOffer) {
         self.inode.store(inode, Ordering::Relaxed);
         *lock(&self.offer) = Some(offer);
+        self.set_moves_soon();
+    }
+
+    pub fn set_moves_soon(&self) {
+        self.moves_soon.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn moves_soon(&self) -> bool {
+        self.moves_soon.load(Ordering::Relaxed)
     }
 
     pub fn is_offered(&self) -> bool {

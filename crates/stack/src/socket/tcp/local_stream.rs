@@ -65,7 +65,8 @@ impl TcpStream {
     }
 
     /// Gives the stream back to the kernel's socket `kernel`, at both ends; the other process is ready, and `peer` is its
-    /// kernel's socket. `on_left` is called when the kernel has it. Waiting and later calls on this socket fail with `error`.
+    /// kernel's socket. Of the steps the first is called when all is sent, and the second when the kernel has it. Waiting and
+    /// later calls on this socket fail with `error`.
     ///
     /// # Errors
     /// EINVAL: it has ended. `WouldBlock`: not now. Then it goes on here.
@@ -75,7 +76,7 @@ impl TcpStream {
         asked: &Asked,
         (kernel, peer): (BorrowedFd<'_>, BorrowedFd<'_>),
         error: i32,
-        on_left: impl FnOnce(),
+        steps: (impl FnOnce(), impl FnOnce()),
     ) -> io::Result<()> {
         let peers = self.0.host.peers().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
         let exchange = |state: &RepairState| {
@@ -83,7 +84,7 @@ impl TcpStream {
             let exchanged = peers.leave_both(asked, ends, state.rcv_nxt, kernel)?;
             Ok((exchanged.next, move || exchanged.finish(asked)))
         };
-        self.leave((kernel, peer), error, exchange, on_left)
+        self.leave((kernel, peer), error, exchange, steps)
     }
 
     /// The same at the request of the other process, which has left `theirs`.
@@ -97,13 +98,13 @@ impl TcpStream {
         theirs: &Left,
         kernel: BorrowedFd<'_>,
         error: i32,
-        on_left: impl FnOnce(),
+        steps: (impl FnOnce(), impl FnOnce()),
     ) -> io::Result<()> {
         let exchange = |state: &RepairState| {
             request.answer(state.rcv_nxt)?;
             Ok((theirs.next, || request.finish()))
         };
-        self.leave((kernel, theirs.kernel.as_fd()), error, exchange, on_left)
+        self.leave((kernel, theirs.kernel.as_fd()), error, exchange, steps)
     }
 
     /// `exchange` tells the other process for which byte this one waits, and returns for which that one does, and what waits
@@ -113,7 +114,7 @@ impl TcpStream {
         (kernel, peer): (BorrowedFd<'_>, BorrowedFd<'_>),
         error: i32,
         exchange: impl FnOnce(&RepairState) -> io::Result<(u32, F)>,
-        on_left: impl FnOnce(),
+        (on_sent, on_left): (impl FnOnce(), impl FnOnce()),
     ) -> io::Result<()> {
         let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
         let mut pass = pass();
@@ -134,6 +135,7 @@ impl TcpStream {
                 Err(closed) if closed.raw_os_error() == Some(libc::EPIPE) => {}
                 written => written.map_err(Failed::Lost)?,
             }
+            on_sent();
             finish();
             shut_down(kernel, state.read_shut, state.write_shut);
             self.0.set_elsewhere();
