@@ -576,8 +576,8 @@ def stopped_rights_server(stream):
     data, ancillary = b"", []
     while len(data) < 64:
         part, more, _, _ = stream.recvmsg(100, 1000)
-        assert not more or len(data) >= 60
         data, ancillary = data + part, ancillary + more
+        assert not more or len(data) > 60
     names = [os.read(array.array("i", one[2])[0], 10) for one in ancillary]
     say("stopped rights:", data, names)
     stream.sendall(b"thanks")
@@ -598,6 +598,7 @@ def stopped_rights_client(stream, flags, closes):
     say(again.poll())
     if closes:
         stream.shutdown(socket.SHUT_WR)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))]
         say(attempt(stream.sendmsg, [b"d"], rights), again.poll())
     say(exactly(stream, 6), again.wait())
 
@@ -784,7 +785,7 @@ RULES = {
     "late": (late_server, late_client),
     "stopped": (stopped_server, stopped_client),
     "stopped_rights": (stopped_rights_server, lambda stream: stopped_rights_client(stream, 0, False)),
-    "stopped_rights_now": (stopped_rights_server, lambda stream: stopped_rights_client(stream, socket.MSG_DONTWAIT, True)),
+    "stopped_now": (stopped_rights_server, lambda stream: stopped_rights_client(stream, socket.MSG_DONTWAIT, True)),
     "stopped_end": (stopped_end_server, stopped_end_client),
     "stopped_read": (stopped_shut_server, lambda stream: stopped_shut_client(stream, b"r", socket.SHUT_RD)),
     "stopped_write": (stopped_shut_server, lambda stream: stopped_shut_client(stream, b"w", socket.SHUT_WR)),
