@@ -63,7 +63,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 42] = [
+const STACK_PLANE: [&str; 43] = [
     "fork",
     "copy",
     "accept",

@@ -59,10 +59,8 @@ pub fn prepare() {
 
 /// The kernel has connected `file`, at `fd`.
 pub fn connected(file: &Ref, fd: c_int) {
-    if let Some(inode) = inode_of(fd)
-        && may_move(file, fd)
-    {
-        begin(file, LocalStream::new(false, inode, LOOKED_FOR));
+    if may_move(file, fd) {
+        begin(file, LocalStream::new(false, LOOKED_FOR));
     }
 }
 
@@ -73,7 +71,7 @@ pub fn accepted(fd: c_int, flags: c_int) {
     file.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
     let file = FILES.hold(file);
     if may_move(&file, fd) && FILES.set(fd, file.clone()) {
-        begin(&file, LocalStream::new(true, 0, OFFERED));
+        begin(&file, LocalStream::new(true, OFFERED));
     }
 }
 
@@ -124,6 +122,7 @@ fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
         true if offers() >= MOST_OFFERS => stream.set_due(GIVEN_UP, twice) && twice <= last,
         true => offer(fd, stream).is_some(),
         false => {
+            inode_of(fd).into_iter().for_each(|inode| stream.set_inode(inode));
             let is_worth_it = host::existing().is_some() || is_stream_offered(stream.inode());
             if is_worth_it && move_now(file, fd, stream) {
                 return;

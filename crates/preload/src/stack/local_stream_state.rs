@@ -30,10 +30,10 @@ pub struct LocalStream {
 }
 
 impl LocalStream {
-    pub fn new(is_accepted: bool, inode: u32, due: u32) -> LocalStream {
+    pub fn new(is_accepted: bool, due: u32) -> LocalStream {
         LocalStream {
             is_accepted,
-            inode: AtomicU32::new(inode),
+            inode: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             due: AtomicU32::new(due),
             offer: Mutex::default(),
@@ -41,6 +41,10 @@ impl LocalStream {
             moves_soon: AtomicBool::new(false),
             later: Later::default(),
         }
+    }
+
+    pub fn set_inode(&self, inode: u32) {
+        self.inode.store(inode, Ordering::Relaxed);
     }
 
     pub fn inode(&self) -> u32 {
@@ -72,7 +76,7 @@ impl LocalStream {
 
     /// The other process can find it, by the inode number of its socket.
     pub fn set_offer(&self, inode: u32, offer: StreamOffer) {
-        self.inode.store(inode, Ordering::Relaxed);
+        self.set_inode(inode);
         *lock(&self.offer) = Some(offer);
         self.set_moves_soon();
     }
