@@ -733,6 +733,24 @@ def raced_client(stream):
     stream.sendall(b"end")
 
 
+def counted_server(stream):
+    """What is there is counted while the stream becomes the kernel's."""
+    while unread(stream) < 500:
+        pass
+    seen, until = {500}, time.monotonic() + 0.01
+    while time.monotonic() < until:
+        seen.add(unread(stream))
+    say("counted:", seen, len(exactly(stream, 500)))
+    stream.sendall(b"x")
+
+
+def counted_client(stream):
+    stream.sendall(bytes(500))
+    time.sleep(0.002 + random.random() * 0.003)
+    change(stream)
+    exactly(stream, 1)
+
+
 def copies_server(stream):
     echo(stream)
 
@@ -793,6 +811,7 @@ RULES = {
     "quiet": (quiet_server, quiet_client),
     "taken": (taken_server, taken_client),
     "raced": (raced_server, raced_client),
+    "counted": (counted_server, counted_client),
     "copies": (copies_server, copies_client),
 }
 
