@@ -21,7 +21,7 @@ import termios
 import threading
 import time
 
-ROUNDS = 700
+ROUNDS = 2000
 NAMES = [
     (select.EPOLLIN, "IN"), (select.EPOLLOUT, "OUT"), (select.EPOLLERR, "ERR"), (select.EPOLLHUP, "HUP"),
     (select.EPOLLRDHUP, "RDHUP"), (select.EPOLLPRI, "PRI"),

@@ -34,7 +34,7 @@ const OFFERED: u32 = 1024;
 /// After so many it is the kernel's for good, if the other process has not asked for it.
 const GIVEN_UP: u32 = 32768;
 
-/// After so many calls a stream that has connected is looked for, and after twice as many again, up to the last.
+/// Each time after so many calls a stream that has connected is looked for, up to the last.
 const LOOKED_FOR: u32 = 1280;
 const LAST_LOOK: u32 = 20480;
 
@@ -110,16 +110,16 @@ fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
     let _errno = errno::Saved::new();
     let due = stream.due();
     let twice = due.saturating_mul(2);
-    let last = if stream.is_accepted { GIVEN_UP } else { LAST_LOOK };
+    let next = due.saturating_add(LOOKED_FOR);
     // Another thread may do the same.
-    if !stream.set_due(due, if stream.is_accepted { GIVEN_UP } else { twice }) {
+    if !stream.set_due(due, if stream.is_accepted { GIVEN_UP } else { next }) {
         return;
     }
     let may_move_later = match stream.is_accepted {
         _ if seccomp::is_confined() => false,
         true if stream.is_offered() => false,
         // Those that are offered may move soon.
-        true if offers() >= MOST_OFFERS => stream.set_due(GIVEN_UP, twice) && twice <= last,
+        true if offers() >= MOST_OFFERS => stream.set_due(GIVEN_UP, twice) && twice <= GIVEN_UP,
         true => offer(fd, stream).is_some(),
         false => {
             inode_of(fd).into_iter().for_each(|inode| stream.set_inode(inode));
@@ -130,7 +130,7 @@ fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
             if is_worth_it {
                 stream.set_moves_soon();
             }
-            twice <= last
+            next <= LAST_LOOK
         }
     };
     if !may_move_later {
