@@ -121,6 +121,8 @@ fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
         // Those that are offered may move soon.
         true if offers() >= MOST_OFFERS => stream.set_due(GIVEN_UP, twice) && twice <= GIVEN_UP,
         true => offer(fd, stream).is_some(),
+        // It would not be offered.
+        false if other_process(fd).is_none_or(share_one_cpu) => false,
         false => {
             inode_of(fd).into_iter().for_each(|inode| stream.set_inode(inode));
             let is_worth_it = host::existing().is_some() || is_stream_offered(stream.inode());
@@ -141,15 +143,20 @@ fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
 
 /// Makes the accepted stream known to its other process.
 fn offer(fd: c_int, stream: &LocalStream) -> Option<()> {
-    // SAFETY: a `ucred` is three numbers.
-    let peer =
-        unsafe { companion_options::query::<[c_int; 3]>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED) };
-    let pid = peer.map(|[pid, ..]| pid).filter(|pid| *pid > 0 && !share_one_cpu(*pid))?;
+    let pid = other_process(fd).filter(|pid| !share_one_cpu(*pid))?;
     // A host takes one of the places on the interface: not for a plain program.
     let host = host::existing().or_else(|| is_under(pid).then(host::for_links).flatten())?;
     let inode = peer_inode(inode_of(fd)?).ok()?;
     stream.set_offer(inode, host.offer_stream(inode)?);
     Some(())
+}
+
+/// The process that has connected, or that listens.
+fn other_process(fd: c_int) -> Option<c_int> {
+    // SAFETY: a `ucred` is three numbers.
+    let peer =
+        unsafe { companion_options::query::<[c_int; 3]>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED) };
+    peer.map(|[pid, ..]| pid).filter(|pid| *pid > 0)
 }
 
 /// Whether the calling thread and that process may use one CPU only, and the same. There the kernel's sockets, which take a
