@@ -95,6 +95,17 @@ fn an_epoll_set_sees_a_stream_that_becomes_the_kernels_while_it_is_added() {
     assert_eq!(seen.matches("raced: True").count(), 100, "{seen}");
 }
 
+#[test]
+fn what_is_unread_is_counted_while_a_stream_becomes_the_kernels() {
+    needs_root!();
+    needs!(program "python3", program "taskset");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let path = socket_in(&temp_dir("counted"));
+    let seen = seen(&lab, ("stack", "stack"), &path, &["counted"; 100]);
+    assert_eq!(seen.matches("counted: {500} 500").count(), 100, "{seen}");
+}
+
 /// A server, and a client that holds a connection over memory; and the process id of each.
 fn held(lab: &Lab, path: &str) -> ((Running, u32), (Running, u32)) {
     let mut server = Running::spawn(&mut program(lab, "stack", &["serve", path]));

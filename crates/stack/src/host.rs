@@ -56,7 +56,7 @@ pub use datagram_links::{PublishedUdp, is_udp_published};
 use link_watch::LinkWatch;
 use peers::Peers;
 pub use peers::{
-    Asked, Containers, HandOver, LeaveStream, MoveStream, StreamOffer, before_fork,
+    Asked, Containers, HandOver, Leave, LeaveStream, MoveStream, StreamOffer, before_fork,
     is_in_directory, is_published, is_stream_offered, offers, peer_inode, serve_local_streams,
     shares::share_address, stream_ends, stream_names,
 };

@@ -68,7 +68,7 @@ pub mod word_hash;
 pub use host::reuse::{set_priority, set_priority_by};
 #[doc(hidden)]
 pub use host::{
-    Asked, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    Asked, Leave, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
     serve_local_streams, stream_ends, stream_names,
 };
 pub use host::{Builder, HandOver, Host, Link, before_fork, is_published};

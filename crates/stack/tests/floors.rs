@@ -63,7 +63,7 @@ const PRELOAD: [&str; 20] = [
 ];
 
 /// The modules of the stack plane in the preload library.
-const STACK_PLANE: [&str; 43] = [
+const STACK_PLANE: [&str; 44] = [
     "fork",
     "copy",
     "accept",
@@ -97,6 +97,7 @@ const STACK_PLANE: [&str; 43] = [
     "stream",
     "file",
     "local_stream_state",
+    "local_stream_later",
     "local_udp",
     "epoll_set",
     "handover_channel",

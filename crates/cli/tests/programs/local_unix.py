@@ -21,7 +21,7 @@ import termios
 import threading
 import time
 
-ROUNDS = 400
+ROUNDS = 2000
 NAMES = [
     (select.EPOLLIN, "IN"), (select.EPOLLOUT, "OUT"), (select.EPOLLERR, "ERR"), (select.EPOLLHUP, "HUP"),
     (select.EPOLLRDHUP, "RDHUP"), (select.EPOLLPRI, "PRI"),
@@ -571,6 +571,38 @@ def stopped_client(stream):
     say("stopped:", exactly(stream, 6), again.wait())
 
 
+def stopped_rights_server(stream):
+    """What was sent before the first descriptor comes before it, and nothing else."""
+    data, ancillary = b"", []
+    while len(data) < 64:
+        part, more, _, _ = stream.recvmsg(100, 1000)
+        data, ancillary = data + part, ancillary + more
+        assert not more or len(data) > 60
+    names = [os.read(array.array("i", one[2])[0], 10) for one in ancillary]
+    say("stopped rights:", data, names)
+    stream.sendall(b"thanks")
+    say(stream.recv(1))
+
+
+def stopped_rights_client(stream, flags, closes):
+    """Descriptors are sent at once."""
+    again = stop_peer(stream)
+    stream.sendall(b"a" * 60)
+    for at in range(2):
+        reader, writer = os.pipe()
+        os.write(writer, b"pipe %d" % at)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [reader]))]
+        say("stopped rights:", stream.sendmsg([b"b", b"c"], rights, flags))
+        os.close(reader)
+        os.close(writer)
+    say(again.poll())
+    if closes:
+        stream.shutdown(socket.SHUT_WR)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))]
+        say(attempt(stream.sendmsg, [b"d"], rights), again.poll())
+    say(exactly(stream, 6), again.wait())
+
+
 def stopped_shut_server(stream):
     """It runs on when the other process has shut the stream down."""
     how = exactly(stream, 1)
@@ -701,6 +733,24 @@ def raced_client(stream):
     stream.sendall(b"end")
 
 
+def counted_server(stream):
+    """What is there is counted while the stream becomes the kernel's."""
+    while unread(stream) < 500:
+        pass
+    seen, until = {500}, time.monotonic() + 0.01
+    while time.monotonic() < until:
+        seen.add(unread(stream))
+    say("counted:", seen, len(exactly(stream, 500)))
+    stream.sendall(b"x")
+
+
+def counted_client(stream):
+    stream.sendall(bytes(500))
+    time.sleep(0.002 + random.random() * 0.003)
+    change(stream)
+    exactly(stream, 1)
+
+
 def copies_server(stream):
     echo(stream)
 
@@ -752,6 +802,8 @@ RULES = {
     "edges": (edges_server, edges_client),
     "late": (late_server, late_client),
     "stopped": (stopped_server, stopped_client),
+    "stopped_rights": (stopped_rights_server, lambda stream: stopped_rights_client(stream, 0, False)),
+    "stopped_now": (stopped_rights_server, lambda stream: stopped_rights_client(stream, socket.MSG_DONTWAIT, True)),
     "stopped_end": (stopped_end_server, stopped_end_client),
     "stopped_read": (stopped_shut_server, lambda stream: stopped_shut_client(stream, b"r", socket.SHUT_RD)),
     "stopped_write": (stopped_shut_server, lambda stream: stopped_shut_client(stream, b"w", socket.SHUT_WR)),
@@ -759,6 +811,7 @@ RULES = {
     "quiet": (quiet_server, quiet_client),
     "taken": (taken_server, taken_client),
     "raced": (raced_server, raced_client),
+    "counted": (counted_server, counted_client),
     "copies": (copies_server, copies_client),
 }
 
@@ -802,7 +855,7 @@ def many(path, count=1000):
     for _ in range(count):
         stream = connect(path)
         stream.sendall(b"many".ljust(16))
-        for at in range(100):
+        for at in range(700):
             stream.sendall(b"x")
             exactly(stream, 1)
         streams.append(stream)

@@ -286,7 +286,7 @@ def finish(end, plan):
 def run(stream, number, side, seed, lines, warm):
     plan = random.Random("plan %s %s" % (seed, number))
     end = End(stream, number, side, seed)
-    for at in range(plan.choice([10, 200, 400, 600])):
+    for at in range(plan.choice([10, 400, 700, 1000])):
         if side == 0:
             end.phase(1, 0)
             end.phase(0, 1)

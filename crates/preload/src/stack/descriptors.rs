@@ -373,6 +373,10 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
         }
         _ => return by_kernel(),
     };
+    // It was handed over meanwhile, and was empty then.
+    if file.is_kernel_owned() {
+        return by_kernel();
+    }
     // SAFETY: the caller's contract.
     match unsafe { value.as_mut() } {
         Some(value) => *value = c_int::try_from(count).unwrap_or(c_int::MAX),

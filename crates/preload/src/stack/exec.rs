@@ -55,6 +55,7 @@ pub fn before_exec() {
         }
     }
     exit::deliver_closed(until);
+    local_stream_end::wait_until_left(until);
     host::flush_capture();
 }
 

@@ -6,7 +6,7 @@ use super::{
     foreign,
     handover_channel::Channels,
     handover_parent::Forking,
-    host, links, local_stream, route, thread_end, udp_links, wait,
+    host, links, local_stream, local_stream_end, route, thread_end, udp_links, wait,
 };
 use crate::{
     config::Config,
@@ -25,6 +25,7 @@ use std::{cell::RefCell, collections::HashMap, mem::ManuallyDrop, ptr, sync::Mut
 
 /// The locks that are held across a fork, so that the child finds them free and their data whole.
 struct ForkLocks {
+    pending: local_stream_end::Forking,
     forking: Forking,
     channels: Channels,
     slot: MutexGuard<'static, host::Slot>,
@@ -40,6 +41,7 @@ struct ForkLocks {
 impl ForkLocks {
     fn take(forking: Forking, inside: Option<Inside>) -> ForkLocks {
         ForkLocks {
+            pending: local_stream_end::Forking::take(),
             forking,
             channels: Channels::take(),
             slot: host::slot(),
@@ -56,6 +58,7 @@ impl ForkLocks {
     #[must_use]
     fn in_child(mut self) -> Option<Inside> {
         inside::clear_ending();
+        self.pending.in_child();
         self.forking.in_child();
         self.known.in_child();
         self.stack.in_child();
@@ -128,6 +131,11 @@ extern "C" fn in_parent() {
     let Some(mut held) = take_fork_locks() else { return };
     held.forking.in_parent();
     // Fields drop in order: signal handlers run when `inside`, the last, is dropped.
+    drop(held);
+    // Another thread may have made one since: the child has it, too.
+    if let Some(_inside) = Inside::enter() {
+        local_stream::share(|_| true);
+    }
 }
 
 extern "C" fn in_child() {

@@ -663,15 +663,19 @@ pub fn give_stream(
         }
         let Some(Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
         let given = stream.ask_to_leave().and_then(|asked| {
-            while !asked.is_ready(left().min(LOOK))? {
+            let peer = loop {
+                if let Some(peer) = asked.is_ready(left().min(LOOK))? {
+                    break peer;
+                }
                 if left().is_zero() {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-            }
+            };
             let _giving = lock(&file.activation);
             if !file.is_kernel_owned() {
-                let on_left = || file.set_kernel_owned();
-                stream.leave_local_stream(&asked, companion, ERESTARTSYS, on_left)?;
+                let sockets = (companion, peer.as_fd());
+                let steps = steps_of_leaving(file, companion);
+                stream.leave_local_stream(&asked, sockets, ERESTARTSYS, steps)?;
                 self::left(file);
             }
             Ok(())
@@ -686,6 +690,14 @@ pub fn give_stream(
             given => return given,
         }
     }
+}
+
+/// What is done with `file` when the kernel has all that was sent by it, and then when the kernel has it.
+pub fn steps_of_leaving(file: &Ref, companion: BorrowedFd<'_>) -> (impl FnOnce(), impl FnOnce()) {
+    let send_later = move || {
+        file.local_stream.get().into_iter().for_each(|stream| stream.later.send(companion));
+    };
+    (send_later, || file.set_kernel_owned())
 }
 
 /// The kernel has `file`, which was ours. No process is forked in between.

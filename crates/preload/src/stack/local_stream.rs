@@ -28,15 +28,15 @@ use std::{
     sync::{MutexGuard, TryLockError},
 };
 
-/// After so many calls an accepted stream is offered. Before that it costs nothing.
-const OFFERED: u32 = 64;
+/// After so many calls an accepted stream is offered. To move, and to end over memory, costs as much as some hundred calls.
+const OFFERED: u32 = 1024;
 
 /// After so many it is the kernel's for good, if the other process has not asked for it.
-const GIVEN_UP: u32 = 2048;
+const GIVEN_UP: u32 = 32768;
 
-/// After so many calls a stream that has connected is looked for, and after twice as many again, up to the last.
-const LOOKED_FOR: u32 = 80;
-const LAST_LOOK: u32 = 1280;
+/// Each time after so many calls a stream that has connected is looked for, up to the last.
+const LOOKED_FOR: u32 = 1280;
+const LAST_LOOK: u32 = 20480;
 
 /// The most streams that are offered at a time: each offer takes a descriptor.
 const MOST_OFFERS: usize = 256;
@@ -59,10 +59,8 @@ pub fn prepare() {
 
 /// The kernel has connected `file`, at `fd`.
 pub fn connected(file: &Ref, fd: c_int) {
-    if let Some(inode) = inode_of(fd)
-        && may_move(file, fd)
-    {
-        begin(file, LocalStream::new(false, inode, LOOKED_FOR));
+    if may_move(file, fd) {
+        begin(file, LocalStream::new(false, LOOKED_FOR));
     }
 }
 
@@ -73,7 +71,7 @@ pub fn accepted(fd: c_int, flags: c_int) {
     file.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
     let file = FILES.hold(file);
     if may_move(&file, fd) && FILES.set(fd, file.clone()) {
-        begin(&file, LocalStream::new(true, 0, OFFERED));
+        begin(&file, LocalStream::new(true, OFFERED));
     }
 }
 
@@ -112,23 +110,29 @@ fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
     let _errno = errno::Saved::new();
     let due = stream.due();
     let twice = due.saturating_mul(2);
-    let last = if stream.is_accepted { GIVEN_UP } else { LAST_LOOK };
+    let next = due.saturating_add(LOOKED_FOR);
     // Another thread may do the same.
-    if !stream.set_due(due, if stream.is_accepted { GIVEN_UP } else { twice }) {
+    if !stream.set_due(due, if stream.is_accepted { GIVEN_UP } else { next }) {
         return;
     }
     let may_move_later = match stream.is_accepted {
         _ if seccomp::is_confined() => false,
         true if stream.is_offered() => false,
         // Those that are offered may move soon.
-        true if offers() >= MOST_OFFERS => stream.set_due(GIVEN_UP, twice) && twice <= last,
+        true if offers() >= MOST_OFFERS => stream.set_due(GIVEN_UP, twice) && twice <= GIVEN_UP,
         true => offer(fd, stream).is_some(),
+        // It would not be offered.
+        false if other_process(fd).is_none_or(share_one_cpu) => false,
         false => {
+            inode_of(fd).into_iter().for_each(|inode| stream.set_inode(inode));
             let is_worth_it = host::existing().is_some() || is_stream_offered(stream.inode());
             if is_worth_it && move_now(file, fd, stream) {
                 return;
             }
-            twice <= last
+            if is_worth_it {
+                stream.set_moves_soon();
+            }
+            next <= LAST_LOOK
         }
     };
     if !may_move_later {
@@ -139,15 +143,20 @@ fn look(file: &Ref, fd: c_int, stream: &LocalStream) {
 
 /// Makes the accepted stream known to its other process.
 fn offer(fd: c_int, stream: &LocalStream) -> Option<()> {
-    // SAFETY: a `ucred` is three numbers.
-    let peer =
-        unsafe { companion_options::query::<[c_int; 3]>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED) };
-    let pid = peer.map(|[pid, ..]| pid).filter(|pid| *pid > 0 && !share_one_cpu(*pid))?;
+    let pid = other_process(fd).filter(|pid| !share_one_cpu(*pid))?;
     // A host takes one of the places on the interface: not for a plain program.
     let host = host::existing().or_else(|| is_under(pid).then(host::for_links).flatten())?;
     let inode = peer_inode(inode_of(fd)?).ok()?;
     stream.set_offer(inode, host.offer_stream(inode)?);
     Some(())
+}
+
+/// The process that has connected, or that listens.
+fn other_process(fd: c_int) -> Option<c_int> {
+    // SAFETY: a `ucred` is three numbers.
+    let peer =
+        unsafe { companion_options::query::<[c_int; 3]>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED) };
+    peer.map(|[pid, ..]| pid).filter(|pid| *pid > 0)
 }
 
 /// Whether the calling thread and that process may use one CPU only, and the same. There the kernel's sockets, which take a
@@ -223,12 +232,15 @@ pub fn share(is_shared: impl Fn(c_int) -> bool) {
     }
 }
 
-/// Waits until the kernel's socket at `fd` has data, or `file` has moved.
+/// Waits until the kernel's socket at `fd` has data, or `file` has moved. A stream that does not move soon needs no wait
+/// before the kernel's own.
 ///
 /// # Errors
 /// EAGAIN after `SO_RCVTIMEO`; EINTR.
 pub fn wait_to_receive(inside: &Inside, file: &Ref, fd: c_int) -> io::Result<()> {
-    let Some(stream) = file.kernel_stream() else { return Ok(()) };
+    let Some(stream) = file.kernel_stream().filter(|stream| stream.moves_soon()) else {
+        return Ok(());
+    };
     let limit = match file.has_complex_options() {
         true => companion_options::timeout(fd, libc::SO_RCVTIMEO),
         false => None,

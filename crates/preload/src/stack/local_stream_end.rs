@@ -11,13 +11,13 @@ use crate::{
     errno,
     inside::{ERESTARTSYS, Inside},
 };
-use busypoll_stack::{Events, Left, thread};
+use busypoll_stack::{Events, Leave, thread};
 use libc::c_int;
 use std::{
-    io,
+    io, mem,
     net::{Shutdown, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -36,6 +36,20 @@ struct Pending {
 
 /// The thread runs while there are any.
 static PENDING: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
+
+/// Held across a fork.
+pub struct Forking(MutexGuard<'static, Vec<Pending>>);
+
+impl Forking {
+    pub fn take() -> Forking {
+        Forking(lock(&PENDING))
+    }
+
+    /// In the child: these are the parent's, and so is the thread.
+    pub fn in_child(&mut self) {
+        mem::forget(mem::take(&mut *self.0));
+    }
+}
 
 /// `file`, at `fd`, is the kernel's from now on. False: it has ended; or it [will be](is_pending), and shows before that it is
 /// shut down as `how` says.
@@ -68,7 +82,12 @@ fn give_until(file: &Ref, fd: c_int, until: Instant) -> io::Result<()> {
 fn postpone(file: &Ref, fd: c_int, how: Option<Shutdown>) {
     let Some(Live::Stream(stream)) = file.live() else { return };
     match how {
-        Some(how) => stream.shut_before_leaving(how),
+        Some(how) => {
+            if how != Shutdown::Read {
+                file.local_stream.get().into_iter().for_each(|stream| stream.later.end());
+            }
+            stream.shut_before_leaving(how);
+        }
         None => stream.hold_sends(),
     }
     let mut pending = lock(&PENDING);
@@ -140,18 +159,27 @@ pub fn end_all(until: Instant) {
             before_close(&file, fd);
         }
     }
+    wait_until_left(until);
+}
+
+/// Streams that this process has closed would end with its memory.
+pub fn wait_until_left(until: Instant) {
     while !lock(&PENDING).is_empty() && Instant::now() < until {
         sleep(Duration::from_millis(1));
     }
 }
 
-/// The other process leaves the stream with these ends, of which it had `theirs`, and so does this one, which had what it
-/// answers. False: not now.
-pub fn leaves(
-    ends: (SocketAddr, SocketAddr),
-    theirs: &Left,
-    answer: &mut dyn FnMut(&Left),
-) -> bool {
+/// Whether `file`, at `fd`, goes on over memory until its other process, which is stopped, runs; then it is the kernel's.
+pub fn waits_for_other(file: &Ref, fd: c_int) -> bool {
+    let Some(Live::Stream(stream)) = file.live().filter(|_| !file.is_kernel_owned()) else {
+        return false;
+    };
+    !stream.readiness().has(Events::HANGUP)
+        && (is_pending(file) || !leave(file, fd, None) && is_pending(file))
+}
+
+/// The other process leaves the stream with these ends, and so does this one. False: not now.
+pub fn leaves(ends: (SocketAddr, SocketAddr), request: &mut Leave<'_>) -> bool {
     let is_it = |file: &File| {
         let stream = file.local_stream.get().filter(|_| !file.is_kernel_owned());
         matches!(file.live(), Some(Live::Stream(_)))
@@ -160,13 +188,14 @@ pub fn leaves(
     let Some((file, companion)) = pending(is_it).or_else(|| handover_parent::find(is_it)) else {
         return false;
     };
+    let Some(theirs) = request.accept(companion.as_fd()) else { return false };
     let Ok(_giving) = file.activation.try_lock() else { return false };
     let Some(Live::Stream(stream)) = file.live().filter(|_| !file.is_kernel_owned()) else {
         return false;
     };
-    let on_left = || file.set_kernel_owned();
     let companion = companion.as_fd();
-    let left = stream.leave_local_stream_too(companion, ERESTARTSYS, theirs, answer, on_left);
+    let steps = handover_parent::steps_of_leaving(&file, companion);
+    let left = stream.leave_local_stream_too(request, &theirs, companion, ERESTARTSYS, steps);
     if left.is_ok() {
         handover_parent::left(&file);
     }

@@ -1,12 +1,12 @@
 //! What an AF_UNIX stream of the kernel's needs to move to a link later.
 
-use super::common::lock;
+use super::{common::lock, local_stream_later::Later};
 use busypoll_stack::{Source, StreamOffer, WakeSource, stream_ends};
 use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -23,18 +23,28 @@ pub struct LocalStream {
     offer: Mutex<Option<StreamOffer>>,
     /// Fired when it has moved: threads that wait for the kernel's socket begin anew.
     wake: Arc<WakeSource>,
+    /// It may move while a thread waits to receive.
+    moves_soon: AtomicBool,
+    /// What is sent when the kernel has it again.
+    pub later: Later,
 }
 
 impl LocalStream {
-    pub fn new(is_accepted: bool, inode: u32, due: u32) -> LocalStream {
+    pub fn new(is_accepted: bool, due: u32) -> LocalStream {
         LocalStream {
             is_accepted,
-            inode: AtomicU32::new(inode),
+            inode: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             due: AtomicU32::new(due),
             offer: Mutex::default(),
             wake: Arc::default(),
+            moves_soon: AtomicBool::new(false),
+            later: Later::default(),
         }
+    }
+
+    pub fn set_inode(&self, inode: u32) {
+        self.inode.store(inode, Ordering::Relaxed);
     }
 
     pub fn inode(&self) -> u32 {
@@ -66,8 +76,18 @@ impl LocalStream {
 
     /// The other process can find it, by the inode number of its socket.
     pub fn set_offer(&self, inode: u32, offer: StreamOffer) {
-        self.inode.store(inode, Ordering::Relaxed);
+        self.set_inode(inode);
         *lock(&self.offer) = Some(offer);
+        self.set_moves_soon();
+    }
+
+    pub fn set_moves_soon(&self) {
+        self.moves_soon.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn moves_soon(&self) -> bool {
+        self.moves_soon.load(Ordering::Relaxed)
     }
 
     pub fn is_offered(&self) -> bool {

@@ -34,6 +34,7 @@
 //! | [`stream`](self::stream) | fclose, freopen |
 //! | [`file`](self::file) | the open file description of a descriptor of ours |
 //! | [`local_stream_state`](self::local_stream_state) | what an AF_UNIX stream needs to move to a link |
+//! | [`local_stream_later`](self::local_stream_later) | descriptors that are sent by such a stream while its other process is stopped |
 //! | [`local_udp`](self::local_udp) | what a UDP socket has to do with other programs of this machine |
 //! | [`epoll_set`](self::epoll_set) | an epoll of the program: our members, and the kernel's instance for all others |
 //! | [`handover_channel`](self::handover_channel) | connections that children share: the child's side, and the requests |
@@ -76,6 +77,7 @@ mod libc_io;
 mod links;
 mod local_stream;
 mod local_stream_end;
+mod local_stream_later;
 mod local_stream_state;
 mod local_udp;
 mod namespace;

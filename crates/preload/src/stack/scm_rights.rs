@@ -6,10 +6,16 @@ use super::{
     activation,
     common::{answer, error},
     companion_address,
-    file::{FILES, Live, enter},
-    foreign, handover_parent, iovec, links, local_stream, not_accelerated, udp_links,
+    file::{FILES, Live, Ref, enter},
+    foreign, handover_parent, internal_fds, iovec, links, local_stream, local_stream_end,
+    not_accelerated, udp_links,
 };
-use crate::{inside::is_inside, real, report::Once};
+use crate::{
+    errno,
+    inside::{Inside, is_inside},
+    real,
+    report::Once,
+};
 use busypoll_policy::Protocol;
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
 
@@ -65,6 +71,61 @@ fn may_pass(fd: c_int) -> bool {
         not_accelerated::report(&HANDED, why, "it is handed over to the kernel");
     }
     handed
+}
+
+/// sendmsg(2) on an AF_UNIX stream of ours, with descriptors, while its other process is stopped: they are sent when that
+/// runs. `None`: it is not stopped, or the stream is full. Called outside.
+///
+/// # Safety
+/// That of sendmsg(2).
+pub unsafe fn send_later(
+    file: &Ref,
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let stream = file.local_stream.get().filter(|_| flags & libc::MSG_OOB == 0)?;
+    let _errno = errno::Saved::new();
+    // SAFETY: the caller's contract, here and below.
+    let message = unsafe { message.as_ref() }.filter(|it| unsafe { has_rights_alone(it) })?;
+    let waits = Inside::enter().is_some_and(|_inside| local_stream_end::waits_for_other(file, fd));
+    // SAFETY: as above.
+    if !waits || unsafe { passes_connection(message) } {
+        return None;
+    }
+    let _inside = Inside::enter()?;
+    let mut passed = Some(Vec::new());
+    // SAFETY: as above.
+    unsafe {
+        foreign::for_each_passed(message, |fd| {
+            passed = passed.take().zip(internal_fds::copy_of(fd)).map(|(mut all, copy)| {
+                all.push(copy);
+                all
+            });
+        });
+    }
+    let passed = passed?;
+    let (iov, count) = (message.msg_iov, message.msg_iovlen);
+    // SAFETY: as above.
+    let kept = unsafe {
+        iovec::with_readable(iov, count, libc::EMSGSIZE, |buffers| {
+            Ok(stream.later.add(buffers, passed))
+        })
+    };
+    kept.ok().flatten().map(|len| len as ssize_t)
+}
+
+/// # Safety
+/// `message` is valid for sendmsg(2).
+unsafe fn has_rights_alone(message: &msghdr) -> bool {
+    // SAFETY: ancillary data as its header says; null or a header within it.
+    unsafe {
+        let first = libc::CMSG_FIRSTHDR(message);
+        first
+            .as_ref()
+            .is_some_and(|it| (it.cmsg_level, it.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS))
+            && libc::CMSG_NXTHDR(message, first).is_null()
+    }
 }
 
 /// # Safety

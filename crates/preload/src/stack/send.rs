@@ -6,7 +6,7 @@ use super::{
     common::{self, answer, code, error},
     file::{File, Live, Ref, answer_or, dispatch, enter},
     iovec, local_stream, route,
-    scm_rights::{sendmmsg_other, sendmsg_other},
+    scm_rights::{self, sendmmsg_other, sendmsg_other},
     sockets,
     udp_links::{self, Sender},
     unsupported_options,
@@ -361,6 +361,10 @@ pub unsafe fn sendmsg(file: Ref, fd: c_int, message: *const msghdr, flags: c_int
             false => real::sendmsg(fd, message, flags),
         }
     };
+    // SAFETY: the caller's contract.
+    if is_unix && let Some(sent) = unsafe { scm_rights::send_later(&file, fd, message, flags) } {
+        return sent;
+    }
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
     let sent = unsafe { one_message(&inside, &file, fd, message, flags) };

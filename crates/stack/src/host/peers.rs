@@ -20,7 +20,7 @@ pub(super) mod shares;
 
 pub use containers::{Containers, is_in_directory};
 pub use local_streams::{
-    Asked, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
+    Asked, Leave, LeaveStream, MoveStream, StreamOffer, is_stream_offered, offers, peer_inode,
     serve_local_streams, stream_ends, stream_names,
 };
 pub(crate) use requests::{OtherEnd, Received, Rest};

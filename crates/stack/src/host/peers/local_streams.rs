@@ -5,21 +5,20 @@
 //! kernel's socket; then all that the peer has sent by the kernel is there. The one that is asked answers, and gives the
 //! kernel's socket up once the other one says so: before that each can go back.
 //!
-//! Either process leaves it. It asks the other one, which may be stopped: until that one answers, nothing has changed. Then
-//! both stop the stream, exchange what they have received and not read, and send by the kernel what the peer has not read.
-//! Neither goes on before both have done so.
+//! Either process leaves it. It asks the other one, which may be stopped: until that one answers, nothing has changed. Each
+//! lends the other one its kernel's socket, stops the stream, and sends itself by that what it has received and not read:
+//! so nothing that a program has seen is ever away. Then they exchange the numbers of the bytes they wait for, and send the
+//! rest by the kernel. The one that has asked goes back if the answer does not come in time; the other one cannot answer
+//! after that.
 
 use super::{
     Linked, PATIENCE, Peers, Shared,
-    requests::{
-        Answer, DONE, LEAVE_STREAM, MOVE_STREAM, NOT_ACCEPTED, NOT_NOW, Process, Received,
-        answer_on, ends_of, request, send_data, send_request,
-    },
+    requests::{DONE, LEAVE_STREAM, MOVE_STREAM, NOT_NOW, Process, ends_of, request, send_request},
 };
 use crate::{
     Link,
     host::Host,
-    inet::tcp::{Failed, Left, ends_of_local_stream, local_stream_of},
+    inet::tcp::{Left, ends_of_local_stream, local_stream_of},
     nic::{
         cable,
         xdp::netlink::{Request, Socket},
@@ -44,17 +43,15 @@ use std::{
 const READY: u8 = b'R';
 const GO: u8 = b'G';
 
-/// The send buffer of a connection over which a stream is left: all of its data fits into it, so that no send waits.
-const LEAVE_BUFFER: i32 = 1 << 20;
+/// A process that leaves a stream: this, and the number of the byte it waits for.
+const LEFT: u8 = b'L';
 
 /// Moves the stream with these ends, local and remote, to a link, at the request of its other process. The last function
 /// answers that this process is ready, and returns whether the other one goes on.
 pub type MoveStream = fn(&Host, (SocketAddr, SocketAddr), Link, &mut dyn FnMut() -> bool) -> bool;
 
-/// Gives the stream with these ends back to the kernel, at the request of its other process, which has left this. The last
-/// function tells that process what this one had, once the kernel has what this one had to send, and returns when the
-/// other one has sent, too. False: not now.
-pub type LeaveStream = fn((SocketAddr, SocketAddr), &Left, &mut dyn FnMut(&Left)) -> bool;
+/// Gives the stream with these ends back to the kernel, at the request of its other process. False: not now.
+pub type LeaveStream = fn((SocketAddr, SocketAddr), &mut Leave<'_>) -> bool;
 
 static SERVED: OnceLock<(MoveStream, LeaveStream)> = OnceLock::new();
 
@@ -64,39 +61,99 @@ pub fn serve_local_streams(moves: MoveStream, leaves: LeaveStream) {
     let _ = SERVED.set((moves, leaves));
 }
 
-/// How long a process waits until the other one has sent what it had to send. It may have been stopped in that moment: then
-/// its part comes when it runs.
-const SENT: Duration = Duration::from_secs(1);
+/// How long a process waits until the other one has sent the rest. It may have been stopped in that moment: then the rest
+/// comes when it runs.
+const SENT: Duration = Duration::from_millis(100);
 
-/// A stream that this process is leaving: what it had, and what the other process had, if that one asks at the same time.
+/// A stream that this process is leaving: the number of the byte it waits for, and that of the other process, if that one
+/// asks at the same time, and by what.
 pub(super) struct Leaving {
     ends: (SocketAddr, SocketAddr),
-    had: Left,
-    asks_too: Option<(Left, OwnedFd)>,
+    next: u32,
+    asks_too: Option<(u32, OwnedFd)>,
 }
 
-/// What the other process had of a stream that both leave.
+/// The number of the byte for which the other process waits, of a stream that both leave.
 pub(crate) struct Exchanged {
-    pub(crate) theirs: Left,
+    pub(crate) next: u32,
     /// It has asked at the same time, by this.
     asks_too: Option<OwnedFd>,
 }
 
 impl Exchanged {
-    /// This process has sent what it had to send; waits until the other one has.
+    /// This process has sent the rest; waits until the other one has.
     pub(crate) fn finish(&self, asked: &Asked) {
-        let by = self.asks_too.as_ref().unwrap_or(&asked.0);
         for socket in [Some(&asked.0), self.asks_too.as_ref()].into_iter().flatten() {
             let _ = message::send(socket.as_fd(), &[DONE], &[], libc::MSG_DONTWAIT);
         }
-        wait_until_sent(by);
+        wait_until_sent(self.asks_too.as_ref().unwrap_or(&asked.0));
     }
 }
 
+/// Nothing depends on it but the moment at which the rest is there.
 fn wait_until_sent(by: &OwnedFd) {
     let _ = unix::set_timeouts(by, SENT);
-    // Nothing depends on it but the moment at which the data is there.
     let _ = message::receive(by.as_fd(), &mut [0; 1]);
+}
+
+/// The request of the other process of a stream to leave it.
+pub struct Leave<'a> {
+    shared: &'a Shared,
+    socket: &'a OwnedFd,
+    ends: (SocketAddr, SocketAddr),
+    is_answered: bool,
+}
+
+impl Leave<'_> {
+    /// Lends the other process this one's kernel's socket. Returns what that one has left; `None`: it does not leave it, or
+    /// has its answer already.
+    pub fn accept(&mut self, kernel: BorrowedFd<'_>) -> Option<Left> {
+        message::send(self.socket.as_fd(), &[READY], &[kernel.as_raw_fd()], 0).ok()?;
+        let mut word = [0; 5];
+        let (len, mut lent) = message::receive(self.socket.as_fd(), &mut word).ok()?;
+        let theirs = Left { next: number_in(&word[..len])?, kernel: lent.pop()? };
+        let by = self.socket.try_clone().ok()?;
+        let mut all = lock(&self.shared.leaving);
+        let Some(both) = all.iter_mut().find(|it| it.ends == self.ends) else {
+            return Some(theirs);
+        };
+        self.is_answered = send_number(self.socket, both.next, None).is_ok();
+        if self.is_answered {
+            both.asks_too = Some((theirs.next, by));
+        }
+        None
+    }
+
+    /// This process has left the stream, and waits for the byte of this number, if the other one still waits for the answer.
+    pub(crate) fn answer(&self, next: u32) -> io::Result<()> {
+        send_number(self.socket, next, None)
+    }
+
+    /// This process has sent the rest; waits until the other one has.
+    pub(crate) fn finish(&self) {
+        let _ = message::send(self.socket.as_fd(), &[DONE], &[], libc::MSG_DONTWAIT);
+        wait_until_sent(self.socket);
+    }
+}
+
+fn send_number(by: &OwnedFd, next: u32, kernel: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut word = [LEFT; 5];
+    word[1..].copy_from_slice(&next.to_ne_bytes());
+    let lent = kernel.map(|it| it.as_raw_fd());
+    message::send(by.as_fd(), &word, lent.as_slice(), 0).map(drop)
+}
+
+fn number_in(word: &[u8]) -> Option<u32> {
+    match *word {
+        [LEFT, a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d])),
+        _ => None,
+    }
+}
+
+/// After this the other process can send nothing more by `socket`; what it has sent is still there.
+fn end_receiving(socket: &OwnedFd) {
+    // SAFETY: a plain system call.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RD) };
 }
 
 /// The other process of a stream has been asked to leave it.
@@ -104,30 +161,35 @@ fn wait_until_sent(by: &OwnedFd) {
 pub struct Asked(OwnedFd);
 
 impl Asked {
-    /// Whether the other process is ready, within `limit`.
+    /// The kernel's socket of the other process, if that is ready within `limit`.
     ///
     /// # Errors
     /// `WouldBlock`: it must be asked again.
-    pub fn is_ready(&self, limit: Duration) -> io::Result<bool> {
+    pub fn is_ready(&self, limit: Duration) -> io::Result<Option<OwnedFd>> {
         let mut entry = [libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         if sys::poll_all(&mut entry, Some(limit)) <= 0 {
-            return Ok(false);
+            return Ok(None);
         }
         let mut answer = [0; 1];
-        match message::receive(self.0.as_fd(), &mut answer) {
-            Ok((1, _)) if answer[0] == READY => Ok(true),
-            _ => Err(io::ErrorKind::WouldBlock.into()),
-        }
+        let mut lent = match message::receive(self.0.as_fd(), &mut answer) {
+            Ok((1, lent)) if answer[0] == READY => lent,
+            _ => return Err(io::ErrorKind::WouldBlock.into()),
+        };
+        lent.pop().map(Some).ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
-    /// Tells the other process what this one had. Returns what that one had, however long it is stopped meanwhile.
-    fn exchange(&self, ours: &Left) -> io::Result<Left> {
-        send_data(&self.0, NOT_ACCEPTED, ours.next, &ours.unread)?;
-        unix::set_timeouts(&self.0, Duration::ZERO)?;
-        match answer_on(&self.0)? {
-            Answer::NotAccepted(Received { next, data }) => Ok(Left { next, unread: data }),
-            _ => Err(io::ErrorKind::WouldBlock.into()),
-        }
+    /// This process waits for the byte `next`, and lends its `kernel`'s socket. Returns for which the other one waits.
+    fn exchange(&self, next: u32, kernel: BorrowedFd<'_>) -> io::Result<u32> {
+        send_number(&self.0, next, Some(kernel))?;
+        let mut word = [0; 5];
+        let mut answer = || {
+            let (len, _) = message::receive(self.0.as_fd(), &mut word)?;
+            number_in(&word[..len]).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
+        };
+        answer().or_else(|_| {
+            end_receiving(&self.0);
+            answer()
+        })
     }
 }
 
@@ -301,7 +363,6 @@ impl Peers {
     ) -> io::Result<Asked> {
         let peer = self.shared.peer_of(link).ok_or(io::ErrorKind::NotConnected)?;
         let socket = peer.connect(PATIENCE)?;
-        sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, LEAVE_BUFFER)?;
         match send_request(&socket, LEAVE_STREAM, (remote, local)) {
             Ok(()) => Ok(Asked(socket)),
             // This process was stopped meanwhile, and the other one did not wait for so long.
@@ -309,7 +370,8 @@ impl Peers {
         }
     }
 
-    /// This process leaves a stream, which does not change meanwhile. Returns what the other one had.
+    /// This process leaves a stream to its `kernel`'s socket, waits for the byte `next`, and does not change the stream
+    /// meanwhile.
     ///
     /// # Errors
     /// `WouldBlock`: not now.
@@ -317,18 +379,16 @@ impl Peers {
         &self,
         asked: &Asked,
         ends: (SocketAddr, SocketAddr),
-        ours: &Left,
-    ) -> Result<Exchanged, Failed<io::Error>> {
-        let leaving = Leaving { ends, had: ours.clone(), asks_too: None };
-        lock(&self.shared.leaving).push(leaving);
-        let theirs = asked.exchange(ours).ok();
+        next: u32,
+        kernel: BorrowedFd<'_>,
+    ) -> io::Result<Exchanged> {
+        lock(&self.shared.leaving).push(Leaving { ends, next, asks_too: None });
+        let theirs = asked.exchange(next, kernel).ok();
         let mut all = lock(&self.shared.leaving);
         let at = all.iter().position(|it| it.ends == ends);
         let (told, asks_too) = at.and_then(|at| all.swap_remove(at).asks_too).unzip();
-        match theirs.or(told) {
-            Some(theirs) => Ok(Exchanged { theirs, asks_too }),
-            None => Err(Failed::Stays(io::ErrorKind::WouldBlock.into())),
-        }
+        let next = theirs.or(told).ok_or(io::ErrorKind::WouldBlock)?;
+        Ok(Exchanged { next, asks_too })
     }
 }
 
@@ -353,27 +413,8 @@ impl Shared {
             moves(&Host { inner }, ends, link, &mut || other_goes_on(socket));
             return Ok(());
         }
-        sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, LEAVE_BUFFER)?;
-        message::send(socket.as_fd(), &[READY], &[], 0)?;
-        let theirs = match answer_on(socket)? {
-            Answer::NotAccepted(Received { next, data }) => Left { next, unread: data },
-            _ => return Ok(()),
-        };
-        let answer = |had: &Left| {
-            // The other process waits for it, unless it has ended.
-            let _ = send_data(socket, NOT_ACCEPTED, had.next, &had.unread);
-        };
-        if let Some(it) = lock(&self.leaving).iter_mut().find(|it| it.ends == ends) {
-            it.asks_too = Some((theirs, socket.try_clone()?));
-            answer(&it.had);
-            return Ok(());
-        }
-        let left = leaves(ends, &theirs, &mut |had| {
-            answer(had);
-            let _ = message::send(socket.as_fd(), &[DONE], &[], libc::MSG_DONTWAIT);
-            wait_until_sent(socket);
-        });
-        match left {
+        let mut leave = Leave { shared: self, socket, ends, is_answered: false };
+        match leaves(ends, &mut leave) || leave.is_answered {
             true => Ok(()),
             false => message::send(socket.as_fd(), &[NOT_NOW], &[], 0).map(drop),
         }
@@ -391,8 +432,6 @@ fn other_goes_on(socket: &OwnedFd) -> bool {
     if goes() {
         return true;
     }
-    // What was sent before this is still there; nothing can be sent after it.
-    // SAFETY: a plain system call.
-    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RD) };
+    end_receiving(socket);
     goes()
 }

@@ -22,6 +22,7 @@ use crate::{
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr},
+    os::fd::OwnedFd,
     sync::Arc,
 };
 
@@ -70,14 +71,14 @@ pub(super) fn is_end_of_local_stream(end: SocketAddr) -> bool {
     }
 }
 
-/// What one end of a stream had when its process left it to the kernel.
+/// One end of a stream that its process leaves to the kernel.
 #[doc(hidden)]
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct Left {
-    /// The number after what it has received.
+    /// The number of the byte it waits for.
     pub(crate) next: u32,
-    /// What the program has not read of it.
-    pub(crate) unread: Vec<u8>,
+    /// Its kernel's socket, by which the other process sends itself what it has received and not read.
+    pub(crate) kernel: OwnedFd,
 }
 
 impl Inet {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Host, Link,
-    host::Asked,
+    host::{Asked, Leave},
     inet::tcp::{Failed, Left, RepairState},
     socket::{options::errno, waiting::WaitOptions},
     sys::{get_option, set_option},
@@ -16,7 +16,7 @@ use crate::{
 use std::{
     io,
     net::{Shutdown, SocketAddr},
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
 impl TcpStream {
@@ -64,8 +64,9 @@ impl TcpStream {
         peers.ask_to_leave(flow.link(), (flow.local(), flow.remote()))
     }
 
-    /// Gives the stream back to the kernel's socket `kernel`, at both ends; the other process is ready. `on_left` is called
-    /// when the kernel has it. Waiting and later calls on this socket fail with `error`.
+    /// Gives the stream back to the kernel's socket `kernel`, at both ends; the other process is ready, and `peer` is its
+    /// kernel's socket. Of the steps the first is called when all is sent, and the second when the kernel has it. Waiting and
+    /// later calls on this socket fail with `error`.
     ///
     /// # Errors
     /// EINVAL: it has ended. `WouldBlock`: not now. Then it goes on here.
@@ -73,47 +74,47 @@ impl TcpStream {
     pub fn leave_local_stream(
         &self,
         asked: &Asked,
-        kernel: BorrowedFd<'_>,
+        (kernel, peer): (BorrowedFd<'_>, BorrowedFd<'_>),
         error: i32,
-        on_left: impl FnOnce(),
+        steps: (impl FnOnce(), impl FnOnce()),
     ) -> io::Result<()> {
-        self.leave(kernel, error, on_left, |state, ours| {
-            let peers = self.0.host.peers();
-            let peers = peers.ok_or_else(|| Failed::Stays(errno(libc::EOPNOTSUPP)))?;
-            let exchanged = peers.leave_both(asked, (state.local, state.remote), ours)?;
-            write_all(kernel, &exchanged.theirs, state).map_err(Failed::Lost)?;
-            exchanged.finish(asked);
-            Ok(())
-        })
+        let peers = self.0.host.peers().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+        let exchange = |state: &RepairState| {
+            let ends = (state.local, state.remote);
+            let exchanged = peers.leave_both(asked, ends, state.rcv_nxt, kernel)?;
+            Ok((exchanged.next, move || exchanged.finish(asked)))
+        };
+        self.leave((kernel, peer), error, exchange, steps)
     }
 
-    /// The same at the request of the other process, which has left `theirs`. `answer` gets what this end had, once it has
-    /// sent what it had to send.
+    /// The same at the request of the other process, which has left `theirs`.
     ///
     /// # Errors
     /// As there.
     #[doc(hidden)]
     pub fn leave_local_stream_too(
         &self,
+        request: &Leave<'_>,
+        theirs: &Left,
         kernel: BorrowedFd<'_>,
         error: i32,
-        theirs: &Left,
-        answer: &mut dyn FnMut(&Left),
-        on_left: impl FnOnce(),
+        steps: (impl FnOnce(), impl FnOnce()),
     ) -> io::Result<()> {
-        self.leave(kernel, error, on_left, |state, ours| {
-            write_all(kernel, theirs, state).map_err(Failed::Lost)?;
-            answer(ours);
-            Ok(())
-        })
+        let exchange = |state: &RepairState| {
+            request.answer(state.rcv_nxt)?;
+            Ok((theirs.next, || request.finish()))
+        };
+        self.leave((kernel, theirs.kernel.as_fd()), error, exchange, steps)
     }
 
-    fn leave(
+    /// `exchange` tells the other process for which byte this one waits, and returns for which that one does, and what waits
+    /// until that one has sent the rest.
+    fn leave<F: FnOnce()>(
         &self,
-        kernel: BorrowedFd<'_>,
+        (kernel, peer): (BorrowedFd<'_>, BorrowedFd<'_>),
         error: i32,
-        on_left: impl FnOnce(),
-        exchange: impl FnOnce(&RepairState, &Left) -> Result<(), Failed<io::Error>>,
+        exchange: impl FnOnce(&RepairState) -> io::Result<(u32, F)>,
+        (on_sent, on_left): (impl FnOnce(), impl FnOnce()),
     ) -> io::Result<()> {
         let flow = self.0.connection().ok_or_else(|| errno(libc::EINVAL))?;
         let mut pass = pass();
@@ -121,9 +122,21 @@ impl TcpStream {
             if state.peer_done {
                 return Err(Failed::Stays(errno(libc::EINVAL)));
             }
-            let ours = Left { next: state.rcv_nxt, unread: state.unread.clone() };
-            exchange(state, &ours)?;
-            // Both have sent what they had.
+            let placed = write_all(peer, &[&state.unread]);
+            let exchanged = placed.and_then(|()| exchange(state));
+            let (next, finish) = exchanged.map_err(|why| {
+                take_back(kernel);
+                Failed::Stays(why)
+            })?;
+            let on = next.wrapping_sub(state.snd_una) as usize;
+            let sent = state.sent.get(on..).unwrap_or_default();
+            match write_all(kernel, &[sent, &state.unsent]) {
+                // The peer has closed its socket already: it reads nothing any more.
+                Err(closed) if closed.raw_os_error() == Some(libc::EPIPE) => {}
+                written => written.map_err(Failed::Lost)?,
+            }
+            on_sent();
+            finish();
             shut_down(kernel, state.read_shut, state.write_shut);
             self.0.set_elsewhere();
             on_left();
@@ -154,40 +167,50 @@ impl TcpStream {
     }
 }
 
-/// Sends by the kernel what the peer has not read: what it had received, and then what is still to be sent.
-fn write_all(kernel: BorrowedFd<'_>, theirs: &Left, state: &RepairState) -> io::Result<()> {
-    let on = theirs.next.wrapping_sub(state.snd_una) as usize;
-    let sent = state.sent.get(on..).unwrap_or_default();
-    let len = theirs.unread.len() + sent.len() + state.unsent.len();
+/// Sends all by the kernel's socket, for which there is room.
+fn write_all(by: BorrowedFd<'_>, parts: &[&[u8]]) -> io::Result<()> {
+    let len = parts.iter().map(|part| part.len()).sum();
     if len == 0 {
         return Ok(());
     }
-    let size = get_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
-    make_room(kernel, size, len)?;
-    for part in [&*theirs.unread, sent, &*state.unsent] {
-        match write_queue(kernel, part) {
-            // The peer has closed its socket already: it reads nothing any more.
-            Err(closed) if closed.raw_os_error() == Some(libc::EPIPE) => break,
-            written => written?,
-        }
-    }
+    let size = get_option(&by, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
+    make_room(by, size, len)?;
+    let written = parts.iter().try_for_each(|part| write_queue(by, part));
     // The kernel doubles it.
-    let _ = set_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF, size / 2);
-    Ok(())
+    let _ = set_option(&by, libc::SOL_SOCKET, libc::SO_SNDBUF, size / 2);
+    written
 }
 
 /// Makes the send buffer, of this size, large enough for `len` bytes, a third more for the kernel's bookkeeping, and what is
 /// in it already. Any user may have a buffer that holds what both ends of a stream of ours hold.
-fn make_room(kernel: BorrowedFd<'_>, size: i32, len: usize) -> io::Result<()> {
-    const OTHER: usize = 64 * 1024;
-    let wanted = i32::try_from(len + len / 3 + OTHER).map_err(|_| errno(libc::ENOBUFS))?;
+fn make_room(by: BorrowedFd<'_>, size: i32, len: usize) -> io::Result<()> {
+    const OTHER: usize = 16 * 1024;
+    let mut there: i32 = 0;
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::syscall(libc::SYS_ioctl, by.as_raw_fd(), libc::TIOCOUTQ, &raw mut there) };
+    let wanted = len + len / 3 + OTHER + there.max(0) as usize;
+    let wanted = i32::try_from(wanted).map_err(|_| errno(libc::ENOBUFS))?;
     if size >= wanted {
         return Ok(());
     }
-    let set = |name| set_option(&kernel, libc::SOL_SOCKET, name, wanted);
+    let set = |name| set_option(&by, libc::SOL_SOCKET, name, wanted);
     set(libc::SO_SNDBUFFORCE).or_else(|_| set(libc::SO_SNDBUF))?;
-    match get_option(&kernel, libc::SOL_SOCKET, libc::SO_SNDBUF)? >= wanted {
+    match get_option(&by, libc::SOL_SOCKET, libc::SO_SNDBUF)? >= wanted {
         true => Ok(()),
         false => Err(errno(libc::ENOBUFS)),
     }
+}
+
+/// The stream goes on here: takes back what this process has sent itself.
+fn take_back(kernel: BorrowedFd<'_>) {
+    let mut nowhere = [0_u8; 4096];
+    let (to, len) = (nowhere.as_mut_ptr(), nowhere.len());
+    let receive = || {
+        // SAFETY: writable bytes; no address.
+        unsafe {
+            let (fd, flags) = (kernel.as_raw_fd(), libc::MSG_DONTWAIT);
+            libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, 0usize, 0usize)
+        }
+    };
+    while receive() > 0 {}
 }
