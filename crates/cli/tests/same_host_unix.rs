@@ -30,18 +30,8 @@ fn under(lab: &Lab, plane: &str, words: &[&str]) -> Command {
     // A host of the lab has one CPU, where a stream stays the kernel's.
     let mut command = lab.server.command("taskset");
     command
-        .args([
-            "-c",
-            "0,1",
-            BUSYPOLL,
-            "run",
-            "--plane",
-            "stack",
-            "--dev",
-            lab.server.interface(),
-            "--unix-streams",
-            "--",
-        ])
+        .args(["-c", "0,1", BUSYPOLL, "run", "--plane", "stack"])
+        .args(["--dev", lab.server.interface(), "--"])
         .args(words);
     command
 }

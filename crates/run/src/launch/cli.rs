@@ -48,9 +48,10 @@ pub struct RunArgs {
     /// on the stack plane
     #[arg(long)]
     no_same_host: bool,
-    /// AF_UNIX streams, too, go over shared memory once they have lasted for some calls
-    #[arg(long, conflicts_with = "no_same_host")]
-    unix_streams: bool,
+    /// Leave AF_UNIX streams to the kernel; otherwise those between programs on the stack plane go over shared memory once
+    /// they have lasted for a thousand calls
+    #[arg(long)]
+    no_unix_streams: bool,
     /// The program's argv[0]
     #[arg(long, hide = true, value_name = "NAME", allow_hyphen_values = true)]
     argv0: Option<OsString>,
@@ -91,14 +92,14 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
             ("--dev", args.dev.is_some()),
             ("--bypass-firewall", args.bypass_firewall),
             ("--no-same-host", args.no_same_host),
-            ("--unix-streams", args.unix_streams),
+            ("--no-unix-streams", args.no_unix_streams),
         ];
         if let Some((option, _)) = without.into_iter().find(|(_, given)| *given) {
             return Err(LaunchError::NoStack(option));
         }
     }
     launch.same_host = uses_stack_plane(&launch.policy) && !args.no_same_host;
-    launch.unix_streams = args.unix_streams;
+    launch.unix_streams = launch.same_host && !args.no_unix_streams;
     if let Some(directory) = launch.policy.containers().filter(|_| launch.same_host) {
         containers::check(directory)?;
         say(containers::notice(directory));
