@@ -234,9 +234,13 @@ end = [ctypes.c_void_p(None)]
 if form == "execle":
     end += [(pointer * 2)(b"A=own", None)]
 os.environ.clear()
+folder, name = os.path.split(sys.executable)
+if form == "execlp":
+    os.environ["PATH"] = folder
 missing = getattr(libc, form)(pointer(b"/missing"), *words, *end)
 print(missing, errno.errorcode[ctypes.get_errno()], flush=True)
-getattr(libc, form)(pointer(sys.executable.encode()), *words, *end)
+program = name if form == "execlp" else sys.executable
+getattr(libc, form)(pointer(program.encode()), *words, *end)
 "#;
     for form in ["execl", "execlp", "execle"] {
         for count in 0..9 {

@@ -192,11 +192,13 @@ fn programs_of_the_control_group_are_counted_too() {
         );
     }
     let Lab { client: _client, server } = Lab::builder().build().unwrap();
-    assert!(said(&server).is_empty());
+    // The machine may have programs of its own.
+    assert!(!said(&server).concat().contains("test_egress"));
     let mut command = server.command("sh");
     let enters = format!("echo $$ > {}/cgroup.procs; exec \"$0\" \"$@\"", group.0.display());
     command.args(["-c", &enters]).arg(env::current_exe().unwrap());
     let said = said_by(command, &server);
-    let expected = "(BPF programs of the control group: test_egress)";
-    assert!(said.len() == 1 && said[0].contains(expected), "{said:?}");
+    let [line] = &*said else { panic!("{said:?}") };
+    assert!(line.contains("BPF programs of the control group:"), "{line}");
+    assert!(line.contains("test_egress"), "{line}");
 }

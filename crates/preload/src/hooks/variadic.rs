@@ -144,21 +144,21 @@ macro_rules! hook {
 /// That of execl(3).
 unsafe extern "C-unwind" fn execl(path: *const c_char, registers: List, stack: List) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { process::execl(path, (registers, IN_REGISTERS), stack) }
+    panics::answer(|| unsafe { process::execl(path, (registers, IN_REGISTERS), stack) })
 }
 
 /// # Safety
 /// That of execlp(3).
 unsafe extern "C-unwind" fn execlp(file: *const c_char, registers: List, stack: List) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { process::execlp(file, (registers, IN_REGISTERS), stack) }
+    panics::answer(|| unsafe { process::execlp(file, (registers, IN_REGISTERS), stack) })
 }
 
 /// # Safety
 /// That of execle(3).
 unsafe extern "C-unwind" fn execle(path: *const c_char, registers: List, stack: List) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { process::execle(path, (registers, IN_REGISTERS), stack) }
+    panics::answer(|| unsafe { process::execle(path, (registers, IN_REGISTERS), stack) })
 }
 
 /// How many arguments after the first one are in registers.

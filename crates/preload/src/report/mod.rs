@@ -22,11 +22,10 @@ pub fn line(what: fmt::Arguments<'_>) {
     if let Some(last) = line.text.get_mut(end) {
         *last = b'\n';
     }
-    // SAFETY: a closed descriptor 2 is an error of the calls below and nothing else.
-    let stderr = unsafe { BorrowedFd::borrow_raw(2) };
-    if !is_for_lines(stderr) {
+    if !is_heard() {
         return;
     }
+    let stderr = stderr();
     let text = line.text.get(..=end).unwrap_or_default();
     // The reader may be gone. SIGPIPE must not end the program for a line that it has not written itself.
     busypoll_stack::stderr::without_sigpipe(|| {
@@ -34,13 +33,22 @@ pub fn line(what: fmt::Arguments<'_>) {
     });
 }
 
+fn stderr() -> BorrowedFd<'static> {
+    // SAFETY: a closed descriptor 2 is an error of the calls with it and nothing else.
+    unsafe { BorrowedFd::borrow_raw(2) }
+}
+
+/// Whether a line reaches the user.
+fn is_heard() -> bool {
+    is_for_lines(stderr())
+}
+
 /// The file that was standard error at load time: its device and inode.
 static FIRST: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
 /// Called at load time.
 pub fn prepare() {
-    // SAFETY: as in `line`.
-    FIRST.get_or_init(|| named(unsafe { BorrowedFd::borrow_raw(2) }).map(|(file, _)| file));
+    FIRST.get_or_init(|| named(stderr()).map(|(file, _)| file));
     once::share();
 }
 

@@ -66,7 +66,7 @@ impl Once {
             0 => ptr::from_ref(self).addr(),
             key => key,
         };
-        if is_first(key) {
+        if super::is_heard() && is_first(key) {
             super::line(what);
         }
     }

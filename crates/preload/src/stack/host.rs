@@ -4,7 +4,7 @@
 use super::{
     capture,
     common::{self, lock},
-    internal_fds, not_accelerated, thread_end,
+    internal_fds, namespace, not_accelerated, thread_end,
 };
 use crate::{
     config::{self, Config},
@@ -95,6 +95,10 @@ pub fn for_links() -> Option<Host> {
 
 fn get_reported(get: fn(&mut Slot) -> io::Result<Option<Host>>) -> Option<Host> {
     let mut slot = lock(&HOST);
+    // The guard is not found from another network namespace.
+    if slot.made.is_none() && !namespace::is_first(false) {
+        return None;
+    }
     if handler_frames::is_running() && slot.made.is_none() && slot.refused != Refused::Host {
         let why = format_args!(
             "{}: a signal handler uses the first socket of this process, and no thread may be started there",

@@ -11,10 +11,14 @@ use std::{
     sync::Mutex,
 };
 
-/// The most messages of a stream, bytes of a message, and its descriptors (`SCM_MAX_FD`).
+/// The most messages of a stream, their bytes in all, and the descriptors of one (`SCM_MAX_FD`).
 const MESSAGES: usize = 16;
 const BYTES: usize = 16 * 1024;
 const DESCRIPTORS: usize = 253;
+
+/// The most that both ends hold of what was sent before, and what the kernel adds to a message.
+const BEFORE: usize = 264 * 1024;
+const OVERHEAD: usize = 2 * 1024;
 
 /// The send buffer while they are sent.
 const MOST: c_int = 1 << 20;
@@ -35,15 +39,21 @@ struct State {
 }
 
 impl Later {
-    /// Keeps a message. Returns its length; `None`: the stream takes none.
-    pub fn add(&self, buffers: &[IoSlice<'_>], descriptors: Vec<OwnedFd>) -> Option<usize> {
-        let bytes: Vec<u8> = buffers.iter().flat_map(|part| part.iter().copied()).collect();
-        let len = bytes.len();
+    /// Keeps a message for the kernel's socket `by`. Returns its length; `None`: the stream takes none.
+    pub fn add(
+        &self,
+        by: BorrowedFd<'_>,
+        buffers: &[IoSlice<'_>],
+        descriptors: Vec<OwnedFd>,
+    ) -> Option<usize> {
+        let len = buffers.iter().map(|part| part.len()).sum();
         let mut state = lock(&self.0);
+        let in_all = state.messages.iter().map(|message| message.bytes.len()).sum::<usize>() + len;
         let is_full = state.is_over || state.messages.len() == MESSAGES;
-        if is_full || len > BYTES || descriptors.len() > DESCRIPTORS {
+        if is_full || in_all > BYTES || descriptors.len() > DESCRIPTORS || !has_room(by, in_all) {
             return None;
         }
+        let bytes = buffers.iter().flat_map(|part| part.iter().copied()).collect();
         state.messages.push(Message { bytes, descriptors });
         Some(len)
     }
@@ -61,14 +71,29 @@ impl Later {
         if messages.is_empty() {
             return;
         }
-        let size = send_buffer(by);
-        // Any user may have what is in it already, and these.
-        set_send_buffer(by, libc::SO_SNDBUF, MOST);
-        set_send_buffer(by, libc::SO_SNDBUFFORCE, MOST);
-        messages.iter().for_each(|message| message.send(by));
-        // The kernel doubles it.
-        set_send_buffer(by, libc::SO_SNDBUF, size / 2);
+        with_large_buffer(by, |_| messages.iter().for_each(|message| message.send(by)));
     }
+}
+
+/// Whether the kernel's socket will have room for all that was sent before, and messages of so many bytes: any user may
+/// have less.
+fn has_room(by: BorrowedFd<'_>, len: usize) -> bool {
+    let mut there: c_int = 0;
+    // SAFETY: room for a number.
+    unsafe { libc::syscall(libc::SYS_ioctl, by.as_raw_fd(), libc::TIOCOUTQ, &raw mut there) };
+    let data = BEFORE + len + there.max(0) as usize;
+    with_large_buffer(by, |size| size >= data + data / 3 + MESSAGES * OVERHEAD)
+}
+
+/// `then` gets the size of the send buffer.
+fn with_large_buffer<R>(by: BorrowedFd<'_>, then: impl FnOnce(usize) -> R) -> R {
+    let before = send_buffer(by);
+    set_send_buffer(by, libc::SO_SNDBUF, MOST);
+    set_send_buffer(by, libc::SO_SNDBUFFORCE, MOST);
+    let result = then(send_buffer(by).max(0) as usize);
+    // The kernel doubles it.
+    set_send_buffer(by, libc::SO_SNDBUF, before / 2);
+    result
 }
 
 fn send_buffer(by: BorrowedFd<'_>) -> c_int {

@@ -49,16 +49,16 @@ fn before_entering() {
     MAY_DIFFER.store(true, Ordering::Relaxed);
 }
 
-/// Whether a socket that the thread makes now belongs to the Host's namespace.
-pub fn is_first() -> bool {
-    !MAY_DIFFER.load(Ordering::Relaxed) || is_first_now()
+/// Whether a socket that the thread makes now belongs to the Host's namespace. If not, that may be reported.
+pub fn is_first(is_reported: bool) -> bool {
+    !MAY_DIFFER.load(Ordering::Relaxed) || is_first_now(is_reported)
 }
 
 #[cold]
-fn is_first_now() -> bool {
+fn is_first_now(is_reported: bool) -> bool {
     let _errno = errno::Saved::new();
     let is_first = FIRST.get().is_some_and(|first| first.is_some() && *first == present());
-    if !is_first {
+    if !is_first && is_reported {
         let why = format_args!(
             "{}: a socket is made in another network namespace",
             not_accelerated::device()

@@ -1,6 +1,9 @@
 //! What is not accelerated is reported, in one line.
 
-use crate::{config, report::Once};
+use crate::{
+    config,
+    report::{self, Once},
+};
 use std::fmt;
 
 /// The interface of the run.
@@ -11,10 +14,11 @@ pub fn device() -> &'static str {
 /// Reports why something is not accelerated, and the consequence. With `--strict` the program ends instead.
 pub fn report(once: &Once, why: fmt::Arguments<'_>, then: &str) {
     let strict = config::get().is_some_and(|config| config.launch.strict);
-    let then = if strict { "the program ends, as --strict requires" } else { then };
-    once.report(format_args!("{why}; {then}"));
     if strict {
+        // Each process that ends says why.
+        report::line(format_args!("{why}; the program ends, as --strict requires"));
         // SAFETY: ends the process, as `--strict` requires.
         unsafe { libc::_exit(2) };
     }
+    once.report(format_args!("{why}; {then}"));
 }

@@ -18,6 +18,7 @@ use crate::{
 };
 use busypoll_policy::Protocol;
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
+use std::os::fd::BorrowedFd;
 
 static REPORTED: Once = Once::new();
 static HANDED: Once = Once::new();
@@ -106,10 +107,12 @@ pub unsafe fn send_later(
     }
     let passed = passed?;
     let (iov, count) = (message.msg_iov, message.msg_iovlen);
+    // SAFETY: open, by the contract of the program's call.
+    let companion = unsafe { BorrowedFd::borrow_raw(fd) };
     // SAFETY: as above.
     let kept = unsafe {
         iovec::with_readable(iov, count, libc::EMSGSIZE, |buffers| {
-            Ok(stream.later.add(buffers, passed))
+            Ok(stream.later.add(companion, buffers, passed))
         })
     };
     kept.ok().flatten().map(|len| len as ssize_t)

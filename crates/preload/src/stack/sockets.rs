@@ -62,7 +62,10 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         return internal_fds::make_internal(unsafe { real::socket(domain, kind, protocol) });
     }
     let ours = protocol_of(domain, kind, protocol).filter(|_| is_in_use());
-    let is_ours = |ours: &Protocol| could_be_ours(*ours, domain) && namespace::is_first();
+    // AF_UNIX sockets belong to no namespace, but the ways over memory do.
+    let is_reported = domain != libc::AF_UNIX;
+    let is_ours =
+        |ours: &Protocol| could_be_ours(*ours, domain) && namespace::is_first(is_reported);
     let Some(protocol_is) = ours.filter(is_ours) else {
         // SAFETY: the caller's contract.
         return unsafe { kernel::socket(domain, kind, protocol) };

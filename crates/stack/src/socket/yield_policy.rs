@@ -155,6 +155,23 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_yields_at_once_where_its_last_yield_let_another_run() {
+        let mut history = YieldHistory::new();
+        assert_eq!(history.interval(), YIELD_INTERVAL);
+        // Nothing else ran; the peer did; a thread that computes did.
+        for (took, interval) in [
+            (SWITCH / 4, YIELD_INTERVAL),
+            (BRIEF, Duration::ZERO),
+            (SWITCH / 4, YIELD_INTERVAL),
+            (BRIEF, Duration::ZERO),
+            (SLICE, YIELD_INTERVAL),
+        ] {
+            history.record(took);
+            assert_eq!(history.interval(), interval, "{took:?}");
+        }
+    }
+
+    #[test]
     fn a_short_yield_between_long_ones_resets_the_count() {
         let mut history = YieldHistory::new();
         for took in [SLICE, SLICE, BRIEF].repeat(100) {

@@ -352,6 +352,8 @@ struct Query {
     attach_flags: u32,
     prog_ids: u64,
     prog_cnt: u32,
+    /// Older kernels refuse anything else there.
+    zero: u32,
 }
 
 /// The ids of up to 64 programs that run for a control group at this hook (`enum bpf_attach_type`).
@@ -367,6 +369,7 @@ pub(in super::super) fn programs_of_group(
         attach_flags: 0,
         prog_ids: ids.as_mut_ptr() as u64,
         prog_cnt: ids.len() as u32,
+        zero: 0,
     };
     match bpf(PROG_QUERY, &mut query) {
         // ENOSPC: there are more.
