@@ -212,7 +212,8 @@ fn a_child_whose_parent_is_killed_during_a_move_finds_the_connection_closed() {
         asker.ask(b"die").unwrap();
         if asker.ask(b"of the grandchild").is_err() {
             let has = server.0.wait_for("the child has");
-            let is_closed = ["ConnectionAborted", "not connected"].iter().any(|it| has.contains(it));
+            let is_closed =
+                ["ConnectionAborted", "not connected"].iter().any(|it| has.contains(it));
             return assert!(is_closed, "{has}");
         }
     }
@@ -378,8 +379,8 @@ fn a_child_takes_over_a_connection_that_its_parent_made_and_closed() {
     }
 }
 
-/// The parent closes a connection that a child has, which uses it or does not. Of two connections that the kernel has made
-/// before it first accepts it takes the second one later.
+/// The parent closes a connection that a child has, which uses it or does not. Of two connections that the kernel has
+/// made before it first accepts it takes the second one later.
 const CLOSES: &str = "
 import os, signal, socket, sys
 first, second = socket.create_server(('', 7000)), socket.create_server(('', 7001))

@@ -1,5 +1,5 @@
-//! AF_UNIX streams under `run --plane stack`: over memory if both ends are processes under it, and at all times what the
-//! kernel's are. The same program, plain, says what that is.
+//! AF_UNIX streams under `run --plane stack`: over memory if both ends are processes under it, and at all times what
+//! the kernel's are. The same program, plain, says what that is.
 
 #[path = "support/echo.rs"]
 mod echo;

@@ -53,8 +53,8 @@ mod stack;
 
 static LOADED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the loader still relocates the program, as in an IFUNC resolver of its own: thread-locals cannot be used yet,
-/// and there is no environment.
+/// Whether the loader still relocates the program, as in an IFUNC resolver of its own: thread-locals cannot be used
+/// yet, and there is no environment.
 pub(crate) fn is_too_early() -> bool {
     // SAFETY: the C library's variable, read before there are threads.
     !LOADED.load(Ordering::Relaxed) && unsafe { environ.is_null() }

@@ -542,8 +542,8 @@ impl Host {
         self.add_link_with(cable, ports)
     }
 
-    /// A link to a process of another network namespace: no datagrams go over it, as both have sockets at addresses that
-    /// the other one may have, too.
+    /// A link to a process of another network namespace: no datagrams go over it, as both have sockets at addresses
+    /// that the other one may have, too.
     fn add_link_to_container(&self, cable: ProcessCable) -> io::Result<Link> {
         self.add_link_with(cable, None)
     }
@@ -593,8 +593,8 @@ impl Host {
         Ok(Link(number))
     }
 
-    /// Adds an interface, shared with the kernel, that another process holds and has granted to this one: once, to a host
-    /// without any that [can have one](Builder::shares_later).
+    /// Adds an interface, shared with the kernel, that another process holds and has granted to this one: once, to a
+    /// host without any that [can have one](Builder::shares_later).
     ///
     /// # Errors
     /// As [`Xdp::open`].
@@ -702,8 +702,8 @@ impl Host {
         self.inner.skipped_rules
     }
 
-    /// To be called before fork(2) and execve(2): child processes, or the new program, may use the kernel sockets beside
-    /// this host's.
+    /// To be called before fork(2) and execve(2): child processes, or the new program, may use the kernel sockets
+    /// beside this host's.
     #[doc(hidden)]
     pub fn share_kernel_sockets(&self) {
         if let Some(kernel) = &self.inner.kernel {

@@ -116,8 +116,8 @@ fn code(text: &str) -> String {
     product.lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// What stands after each `prefix`, such as `crate::`, with the members of a `crate::{...}`. A prefix that is the end of
-/// another path does not count.
+/// What stands after each `prefix`, such as `crate::`, with the members of a `crate::{...}`. A prefix that is the end
+/// of another path does not count.
 fn imports(code: &str, prefix: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices(prefix) {

@@ -1,6 +1,6 @@
-//! Hooks of C functions with variable arguments, which cannot be passed on from Rust. Those of stdio first call a function
-//! of ours with the descriptor, and then jump to the real function with all registers as they were; those of exec store the
-//! arguments, and call ours in its place.
+//! Hooks of C functions with variable arguments, which cannot be passed on from Rust. Those of stdio first call a
+//! function of ours with the descriptor, and then jump to the real function with all registers as they were; those of
+//! exec store the arguments, and call ours in its place.
 
 use crate::{panics, process, real::Slot, stack};
 use libc::{c_char, c_int, c_void};

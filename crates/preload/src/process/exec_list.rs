@@ -31,8 +31,8 @@ pub unsafe fn execle(path: *const c_char, first: Lists, rest: List) -> c_int {
     unsafe { exec_list((path, false), first, rest, true) }
 }
 
-/// Looks the program up in PATH with `search`. With `has_environment` the environment comes after the null pointer at the
-/// end of the arguments.
+/// Looks the program up in PATH with `search`. With `has_environment` the environment comes after the null pointer at
+/// the end of the arguments.
 ///
 /// # Safety
 /// The arguments are such.

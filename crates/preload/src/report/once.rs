@@ -1,5 +1,5 @@
-//! Lines that are written once by a program: by the process and its children of fork together, as a server that forks for each
-//! connection would fill its log otherwise. They share a table of the lines that were written.
+//! Lines that are written once by a program: by the process and its children of fork together, as a server that forks
+//! for each connection would fill its log otherwise. They share a table of the lines that were written.
 
 use std::{
     fmt, ptr,

@@ -25,6 +25,7 @@ pub fn before_exec() {
         activation::share_udp(&udp_links::own_sockets(|_| true));
     }
     let until = Instant::now() + exit::WAIT_LIMIT;
+    let mut closing = Vec::new();
     for (fd, file) in FILES.all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);
@@ -41,7 +42,7 @@ pub fn before_exec() {
             (None, Some(Live::Stream(_))) if host::made_by_this_process().is_some() => {
                 match file.domain {
                     libc::AF_UNIX => local_stream_end::before_close(&file, fd),
-                    _ => drop(handover_parent::hand_over(&file, fd, Some(until))),
+                    _ => closing.push((file, fd)),
                 }
             }
             (_, Some(Live::Listener(_))) if stays_open(fd) => foreign::share_listener(fd),
@@ -54,6 +55,8 @@ pub fn before_exec() {
             _ => {}
         }
     }
+    handover_parent::hand_over_each(closing, until);
+    handover_parent::hand_over_kept(until);
     exit::deliver_closed(until);
     local_stream_end::wait_until_left(until);
     host::flush_capture();

@@ -1,11 +1,11 @@
 //! The normal end of a process: exit(3), the end of main, _exit(2); or a signal that it does not handle
 //! ([`crate::signals::fatal`]). The kernel would close its connections and still deliver their queued data; ours end
 //! with the process. So they are closed before, and the process waits a little until their data and FIN are
-//! acknowledged; what a peer has no room for by then the kernel delivers. Datagrams leave, too. The same before an exec, of connections that are
-//! closed. A process that is killed has no time for that: the guard resets its peers.
+//! acknowledged; what a peer has no room for by then the kernel delivers. Datagrams leave, too. The same before an
+//! exec, of connections that are closed. A process that is killed has no time for that: the guard resets its peers.
 
 use super::{
-    file::{FILES, Live},
+    file::{FILES, Live, Ref},
     handover_parent,
     host::{self, Made},
     local_stream_end,
@@ -18,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a process that ends waits for peers that do not acknowledge, if their connections cannot be handed over to the
-/// kernel.
+/// How long a process that ends waits for peers that do not acknowledge, if their connections cannot be handed over to
+/// the kernel.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long it waits before they are handed over: a peer that reads has acknowledged all by then.
@@ -92,14 +92,15 @@ pub fn close_all() {
         }
     }
     deliver(&ledger, until, || {
-        for (fd, file) in FILES.all() {
-            let Some(file) = file else { continue };
-            if let Some(Live::Stream(stream)) = file.live()
-                && stream.is_unacknowledged()
-            {
-                let _ = handover_parent::hand_over(&file, fd, Some(until));
-            }
-        }
+        let rest = |(fd, file): (c_int, Option<Ref>)| {
+            let file = file?;
+            let is_rest = match file.live() {
+                Some(Live::Stream(stream)) => stream.is_unacknowledged(),
+                _ => false,
+            };
+            is_rest.then_some((file, fd))
+        };
+        handover_parent::hand_over_each(FILES.all().filter_map(rest).collect(), until);
     });
     host::flush_capture();
 }
@@ -110,15 +111,16 @@ pub fn deliver_closed(until: Instant) {
     deliver(&ledger, until, || ());
 }
 
-/// Waits until the peers of closed connections have acknowledged all, but not past `until`, and until datagrams have left.
-/// After a while the kernel gets those connections by `hand_over_open`, and those that the program has closed.
+/// Waits until the peers of closed connections have acknowledged all, but not past `until`, and until datagrams have
+/// left. After a while the kernel gets those connections by `hand_over_open`, and those that the program has closed.
 fn deliver(ledger: &Ledger, until: Instant, hand_over_open: impl FnOnce()) {
     let Some(host) = host::existing() else { return };
     let now = Instant::now();
     let is_delivered = || !ledger.has(is_unacknowledged);
     if !holds_by(until.min(now + DELIVERY_TIME), is_delivered) {
+        host.hand_over_orphans(until, false);
         hand_over_open();
-        host.hand_over_orphans(until);
+        host.hand_over_orphans(until, true);
         holds_by(until, is_delivered);
     }
     holds_by(now + NEIGHBOUR_TIME, || host.has_sent_all());

@@ -323,8 +323,14 @@ impl File {
         self.owner.store(KERNELS, Ordering::Relaxed);
     }
 
-    /// Whether our stack owns it, or may own it later. A connection of the parent's is handed over to the kernel by this
-    /// call.
+    /// Whether handing it over takes the process at its other end.
+    pub fn needs_other_process(&self) -> bool {
+        self.domain == libc::AF_UNIX
+            || matches!(self.live(), Some(Live::Stream(stream)) if stream.is_over_link())
+    }
+
+    /// Whether our stack owns it, or may own it later. A connection of the parent's is handed over to the kernel by
+    /// this call.
     #[inline]
     pub fn is_ours(&self) -> bool {
         match self.owner.load(Ordering::Relaxed) {

@@ -1,10 +1,9 @@
 //! The connections that a child of fork(2) shares with its parent. The child shares their companions, which are not
 //! connected: the connections are in the parent's memory. When the child uses one, it asks the parent over a channel
-//! made at the fork to hand it over to the kernel ([`handover_parent`](super::handover_parent)); one that the parent has
-//! closed was handed over before. From then on the
-//! companion is the connection, in all processes that share it. If a child alone has it then, it takes it over from the
-//! kernel ([`follow`](super::follow)). When the channel closes, the parent knows that no child
-//! has one any more.
+//! made at the fork to hand it over to the kernel ([`handover_parent`](super::handover_parent)); one that the parent
+//! has closed was handed over before. From then on the companion is the connection, in all processes that share it. If
+//! a child alone has it then, it takes it over from the kernel ([`follow`](super::follow)). When the channel closes,
+//! the parent knows that no child has one any more.
 
 use super::common::lock;
 use libc::{c_int, c_void};

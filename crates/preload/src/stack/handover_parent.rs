@@ -1,7 +1,7 @@
-//! Connections that children of this process share: the parent's side ([`handover_channel`](super::handover_channel) is the
-//! child's side). A connection that a child uses is handed over to the kernel, and so are those that a child may still
-//! use when this process ends. A connection is not closed before the last child has closed it, as with the kernel's
-//! own.
+//! Connections that children of this process share: the parent's side ([`handover_channel`](super::handover_channel) is
+//! the child's side). A connection that a child uses is handed over to the kernel, and so are those that a child may
+//! still use when this process ends. A connection is not closed before the last child has closed it, as with the
+//! kernel's own.
 
 use super::{
     activation::deactivate,
@@ -68,8 +68,8 @@ enum Shared {
     Ours(Ref),
     /// It is being handed over to the kernel for the child. True: no other process has got it since.
     Moving(Ref, bool),
-    /// It was handed over to the kernel for the child. No other process has it but this one, if it has a descriptor of the
-    /// file.
+    /// It was handed over to the kernel for the child. No other process has it but this one, if it has a descriptor of
+    /// the file.
     Handed(Ref, Ends),
     /// It was given up: the child takes it over from the kernel.
     GivenUp(Ends),
@@ -373,6 +373,18 @@ fn handle_message(channel: &Arc<OwnedFd>) {
                     child_uses_handed(parent);
                     answer
                 }
+                // It is on its way for another process of the same fork: the thread waits for that.
+                (Some(Some(Shared::Moving(file, is_alone))), Some(companion)) => {
+                    let (file, is_alone) = (file.clone(), *is_alone);
+                    place(&mut parent, at, index, Some(Shared::Moving(file.clone(), is_alone)));
+                    drop(parent);
+                    return answer_by_thread((channel, index), &file, companion, answer);
+                }
+                (Some(Some(Shared::Ours(_) | Shared::Moving(..))), None) => {
+                    let back = taken.take().flatten().flatten();
+                    place(&mut parent, at, index, back);
+                    Answer::No
+                }
                 // Another child has claimed it before.
                 (Some(_), _) => {
                     drop(parent);
@@ -428,8 +440,8 @@ fn place(parent: &mut Parent, at: usize, index: u32, new: Option<Shared>) -> Opt
     std::mem::replace(place, new)
 }
 
-/// The child of a fork, by its channel, has `file`, which is [moving](Shared::Moving) in its place: hands it over. `None`: the
-/// process at the other end is stopped, and runs not until then.
+/// The child of a fork, by its channel, has `file`, which is [moving](Shared::Moving) in its place: hands it over.
+/// `None`: the process at the other end is stopped, and runs not until then.
 fn hand_over_to_child(
     (channel, index): (&Arc<OwnedFd>, u32),
     file: &Ref,
@@ -457,8 +469,8 @@ fn hand_over_to_child(
     }
     let mut parent = lock(&PARENT);
     let now = place(&mut parent, None);
-    // What still counts as moving has failed, or was the kernel's before, or is an AF_UNIX stream: it is forgotten, with the
-    // companion that may be kept.
+    // What still counts as moving has failed, or was the kernel's before, or is an AF_UNIX stream: it is forgotten,
+    // with the companion that may be kept.
     if !matches!(now, Some(Shared::Moving(..))) {
         place(&mut parent, now);
     }
@@ -487,8 +499,8 @@ fn answer_by_thread(
     }
 }
 
-/// The program has closed its last descriptor of `file`, which children have: they will use it. The thread hands it over
-/// now, while the child of an accepting server begins, and not while that child waits for it.
+/// The program has closed its last descriptor of `file`, which children have: they will use it. The thread hands it
+/// over now, while the child of an accepting server begins, and not while that child waits for it.
 pub fn closed(file: &Ref) {
     let mut parent = lock(&PARENT);
     if parent.wakeup.is_none() || is_open(file) {
@@ -563,7 +575,8 @@ fn is_strict() -> bool {
     config::get().is_some_and(|config| config.launch.strict)
 }
 
-/// The children of a fork do not have `shared` any more. A connection that the kernel has may still be another process's.
+/// The children of a fork do not have `shared` any more. A connection that the kernel has may still be another
+/// process's.
 fn release(shared: Shared) {
     if let (Shared::GivenUp((local, remote)), Some(host)) = (shared, host::existing()) {
         host.take_back(local, remote);
@@ -629,7 +642,10 @@ fn give_to_kernel(
     if file.domain == libc::AF_UNIX {
         return give_stream(file, companion, until).map(|()| Answer::Yes);
     }
-    let _giving = lock(&file.activation);
+    let _giving = match until {
+        None => lock(&file.activation),
+        Some(until) => lock_by(&file.activation, until).ok_or(io::ErrorKind::TimedOut)?,
+    };
     if file.is_kernel_owned() {
         return Ok(Answer::Yes);
     }
@@ -645,8 +661,8 @@ fn give_to_kernel(
     Ok(ends.map_or(Answer::Yes, |ends| handed(&mut parent, file_now, ends)))
 }
 
-/// Gives an AF_UNIX stream back to the kernel, at both ends. The process at the other end may be stopped: waits for it until
-/// then.
+/// Gives an AF_UNIX stream back to the kernel, at both ends. The process at the other end may be stopped: waits for it
+/// until then.
 ///
 /// # Errors
 /// `TimedOut`; the stream has ended.
@@ -713,7 +729,8 @@ pub fn keep_companion(file: &File, fd: c_int) {
     }
 }
 
-/// The file that is it, open or [kept](kept), and a descriptor of its companion: the program may close its own meanwhile.
+/// The file that is it, open or [kept](kept), and a descriptor of its companion: the program may close its own
+/// meanwhile.
 pub fn find(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     if let Some(found) = kept(&is_it) {
         return Some(found);
@@ -739,8 +756,8 @@ fn kept(is_it: impl Fn(&File) -> bool) -> Option<(Ref, OwnedFd)> {
     })
 }
 
-/// Whether children share `file`: then it stays open when it is closed here. One that is moving may be needed again: if the
-/// move fails, or this process ends.
+/// Whether children share `file`: then it stays open when it is closed here. One that is moving may be needed again: if
+/// the move fails, or this process ends.
 pub fn is_shared(file: &Ref) -> bool {
     let parent = lock(&PARENT);
     let mut all = parent.groups.iter().flat_map(ForkGroup::ours_or_moving);
@@ -752,22 +769,36 @@ fn is_shared_by(parent: &Parent, file: &Ref) -> bool {
     all.any(|known| is_same(known, file))
 }
 
-/// Waits, but not past `until`, for a thread that hands `file` over: the process at the other end may be stopped. Returns
-/// whether none does.
-fn is_free_by(file: &File, until: Instant) -> bool {
-    while matches!(file.activation.try_lock(), Err(TryLockError::WouldBlock)) {
-        if Instant::now() >= until {
-            return false;
+/// Waits, but not past `until`, for a thread that has the lock.
+fn lock_by<T>(mutex: &Mutex<T>, until: Instant) -> Option<MutexGuard<'_, T>> {
+    loop {
+        match mutex.try_lock() {
+            Ok(locked) => return Some(locked),
+            Err(TryLockError::Poisoned(error)) => return Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+            Err(TryLockError::WouldBlock) => sleep(SOON),
         }
-        sleep(SOON);
     }
-    true
+}
+
+/// Hands these over, each with its companion: first those whose other process answers at once, then the others, until
+/// then.
+pub fn hand_over_each(mut files: Vec<(Ref, c_int)>, until: Instant) {
+    for wait_until in [Instant::now(), until] {
+        files.retain(|(file, fd)| {
+            // A process that is stopped costs some time, and what needs no other process none.
+            let is_over = Instant::now() >= until && file.needs_other_process();
+            let is_late = |error: io::Error| error.kind() == io::ErrorKind::TimedOut;
+            is_over || hand_over(file, *fd, Some(wait_until)).is_err_and(is_late)
+        });
+    }
 }
 
 /// This process ends: hands what children may still use over to the kernel, AF_UNIX streams until then.
 pub fn hand_over_all(until: Instant) {
     let groups = std::mem::take(&mut lock(&PARENT).groups);
-    for group in groups {
+    let mut all = Vec::new();
+    for group in &groups {
         let channel = &group.channel;
         let mut fds = [PollFd::new(channel, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -776,14 +807,22 @@ pub fn hand_over_all(until: Instant) {
             continue;
         }
         for file in group.ours_or_moving() {
-            // One that is on its way is the kernel's then.
-            let is_free = is_free_by(file, until);
             let kept = file.kept_companion().map(AsRawFd::as_raw_fd);
             let fd = kept.or_else(|| {
                 FILES.all().find_map(|(fd, known)| known.filter(|it| is_same(it, file)).map(|_| fd))
             });
-            // A connection that cannot be handed over ends with this process.
-            let _ = fd.filter(|_| is_free).map(|fd| hand_over(file, fd, Some(until)));
+            all.extend(fd.map(|fd| (file.clone(), fd)));
         }
     }
+    // A connection that cannot be handed over ends with this process.
+    hand_over_each(all, until);
+}
+
+/// This process executes a program: hands over what it has closed and children still have, until then.
+pub fn hand_over_kept(until: Instant) {
+    let kept = |file: &Ref| Some((file.clone(), file.kept_companion()?.as_raw_fd()));
+    let parent = lock(&PARENT);
+    let all = parent.groups.iter().flat_map(ForkGroup::ours_or_moving).filter_map(kept).collect();
+    drop(parent);
+    hand_over_each(all, until);
 }

@@ -1,6 +1,6 @@
-//! Functions that read or write a descriptor by system calls of their own, past the hooks: stdio (fdopen(3), dprintf(3),
-//! and standard input, output and error), aio(7), libaio. The kernel serves these calls, so a socket that they use
-//! becomes the kernel's: a connection is handed over.
+//! Functions that read or write a descriptor by system calls of their own, past the hooks: stdio (fdopen(3),
+//! dprintf(3), and standard input, output and error), aio(7), libaio. The kernel serves these calls, so a socket that
+//! they use becomes the kernel's: a connection is handed over.
 //!
 //! A stream that reads and writes by our hooks (fopencookie(3)) would stay on our stack, but it has no fileno(3) and no
 //! wide characters, and standard output cannot be replaced by one.

@@ -1,6 +1,7 @@
-//! AF_UNIX streams between programs under busypoll. The kernel connects them: so names, permissions, credentials and errors
-//! are its own. One that lasts moves to a link, when both processes agree ([`busypoll_stack::Host::move_stream`]), and
-//! is the kernel's again, with all data, when something is asked of it that only the kernel has.
+//! AF_UNIX streams between programs under busypoll. The kernel connects them: so names, permissions, credentials and
+//! errors are its own. One that lasts moves to a link, when both processes agree
+//! ([`busypoll_stack::Host::move_stream`]), and is the kernel's again, with all data, when something is asked of it
+//! that only the kernel has.
 
 use super::{
     common::{checked, error},
@@ -28,7 +29,8 @@ use std::{
     sync::{MutexGuard, TryLockError},
 };
 
-/// After so many calls an accepted stream is offered. To move, and to end over memory, costs as much as some hundred calls.
+/// After so many calls an accepted stream is offered. To move, and to end over memory, costs as much as some hundred
+/// calls.
 const OFFERED: u32 = 1024;
 
 /// After so many it is the kernel's for good, if the other process has not asked for it.
@@ -159,8 +161,8 @@ fn other_process(fd: c_int) -> Option<c_int> {
     peer.map(|[pid, ..]| pid).filter(|pid| *pid > 0)
 }
 
-/// Whether the calling thread and that process may use one CPU only, and the same. There the kernel's sockets, which take a
-/// system call less for each wake-up, are faster.
+/// Whether the calling thread and that process may use one CPU only, and the same. There the kernel's sockets, which
+/// take a system call less for each wake-up, are faster.
 fn share_one_cpu(pid: c_int) -> bool {
     let only_cpu = |pid: c_int| {
         // SAFETY: all zeroes are a valid set; room for the answer.
@@ -232,8 +234,8 @@ pub fn share(is_shared: impl Fn(c_int) -> bool) {
     }
 }
 
-/// Waits until the kernel's socket at `fd` has data, or `file` has moved. A stream that does not move soon needs no wait
-/// before the kernel's own.
+/// Waits until the kernel's socket at `fd` has data, or `file` has moved. A stream that does not move soon needs no
+/// wait before the kernel's own.
 ///
 /// # Errors
 /// EAGAIN after `SO_RCVTIMEO`; EINTR.
@@ -253,8 +255,8 @@ pub fn wait_to_receive(inside: &Inside, file: &Ref, fd: c_int) -> io::Result<()>
     }
 }
 
-/// A receive that waits for all (`MSG_WAITALL`) had `len` bytes when the stream at `fd` became the kernel's: receives the
-/// rest. Whatever ends the wait, the data received so far is returned.
+/// A receive that waits for all (`MSG_WAITALL`) had `len` bytes when the stream at `fd` became the kernel's: receives
+/// the rest. Whatever ends the wait, the data received so far is returned.
 #[cold]
 pub fn receive_rest(
     inside: &Inside,
@@ -528,8 +530,8 @@ pub unsafe fn write_sender(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) {
     }
 }
 
-/// Whether a call, which sends more than bytes or has these flags, is for the kernel; the stream is its own from then on. Not
-/// one that has ended; nor one whose other process is stopped, which is full until that process runs.
+/// Whether a call, which sends more than bytes or has these flags, is for the kernel; the stream is its own from then
+/// on. Not one that has ended; nor one whose other process is stopped, which is full until that process runs.
 pub fn is_for_kernel(file: &Ref, fd: c_int, flags: c_int, has_more_than_bytes: bool) -> bool {
     (has_more_than_bytes || flags & libc::MSG_OOB != 0) && leave_inside(file, fd)
 }

@@ -1,6 +1,6 @@
-//! AF_UNIX streams become the kernel's again: at a call that only the kernel can serve, and before their last descriptor is
-//! closed, so that the kernel keeps what the peer has not read. If the process at the other end is stopped, a thread does it
-//! when that process runs; until then the stream is full.
+//! AF_UNIX streams become the kernel's again: at a call that only the kernel can serve, and before their last
+//! descriptor is closed, so that the kernel keeps what the peer has not read. If the process at the other end is
+//! stopped, a thread does it when that process runs; until then the stream is full.
 
 use super::{
     common::lock,
@@ -51,8 +51,8 @@ impl Forking {
     }
 }
 
-/// `file`, at `fd`, is the kernel's from now on. False: it has ended; or it [will be](is_pending), and shows before that it is
-/// shut down as `how` says.
+/// `file`, at `fd`, is the kernel's from now on. False: it has ended; or it [will be](is_pending), and shows before
+/// that it is shut down as `how` says.
 pub fn leave(file: &Ref, fd: c_int, how: Option<Shutdown>) -> bool {
     if how.is_some() && is_pending(file) {
         postpone(file, fd, how);
@@ -169,7 +169,8 @@ pub fn wait_until_left(until: Instant) {
     }
 }
 
-/// Whether `file`, at `fd`, goes on over memory until its other process, which is stopped, runs; then it is the kernel's.
+/// Whether `file`, at `fd`, goes on over memory until its other process, which is stopped, runs; then it is the
+/// kernel's.
 pub fn waits_for_other(file: &Ref, fd: c_int) -> bool {
     let Some(Live::Stream(stream)) = file.live().filter(|_| !file.is_kernel_owned()) else {
         return false;

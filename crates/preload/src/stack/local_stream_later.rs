@@ -1,5 +1,5 @@
-//! Messages with descriptors that the program has sent by an AF_UNIX stream whose other process is stopped: the kernel gets
-//! them when it gets the stream, after all that was sent before.
+//! Messages with descriptors that the program has sent by an AF_UNIX stream whose other process is stopped: the kernel
+//! gets them when it gets the stream, after all that was sent before.
 
 use super::common::lock;
 use crate::real;
@@ -124,8 +124,8 @@ impl Message {
             iov_base: self.bytes.as_ptr().cast_mut().cast(),
             iov_len: self.bytes.len(),
         };
-        // SAFETY: all zeroes are valid; there is room for the header and the numbers, and all of it outlives the call, which
-        // only reads it.
+        // SAFETY: all zeroes are valid; there is room for the header and the numbers, and all of it outlives the call,
+        // which only reads it.
         unsafe {
             let mut message: libc::msghdr = mem::zeroed();
             message.msg_iov = &raw mut part;

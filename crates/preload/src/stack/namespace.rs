@@ -1,5 +1,5 @@
-//! Network namespaces. A thread may enter another one than that of the Host, and the sockets that it makes there are the
-//! kernel's.
+//! Network namespaces. A thread may enter another one than that of the Host, and the sockets that it makes there are
+//! the kernel's.
 
 use super::not_accelerated;
 use crate::{errno, real, report::Once};

@@ -74,8 +74,8 @@ fn may_pass(fd: c_int) -> bool {
     handed
 }
 
-/// sendmsg(2) on an AF_UNIX stream of ours, with descriptors, while its other process is stopped: they are sent when that
-/// runs. `None`: it is not stopped, or the stream is full. Called outside.
+/// sendmsg(2) on an AF_UNIX stream of ours, with descriptors, while its other process is stopped: they are sent when
+/// that runs. `None`: it is not stopped, or the stream is full. Called outside.
 ///
 /// # Safety
 /// That of sendmsg(2).

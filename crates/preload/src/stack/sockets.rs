@@ -496,8 +496,8 @@ fn connect_tcp(
         _ => Restart::BySignal,
     };
     let result = inside.wait(restart, || stream.connect_to(remote));
-    // Its address is known for as long as no other process can have got the socket. A process that is forked from now on
-    // shares the connection.
+    // Its address is known for as long as no other process can have got the socket. A process that is forked from now
+    // on shares the connection.
     let begun = result.as_ref().map_or_else(|failed| code(failed) == libc::EINPROGRESS, |()| true);
     if begun && alone_since == Some(companion_address::moment()) {
         file.set_private();

@@ -37,19 +37,19 @@ pub struct RunArgs {
     /// Refuse to start if any part would not be accelerated
     #[arg(long)]
     strict: bool,
-    /// Capture what goes over the stack plane, past the kernel: a file for Wireshark and tcpdump. Other processes of the
-    /// run have a file each, with their PID behind this name
+    /// Capture what goes over the stack plane, past the kernel: a file for Wireshark and tcpdump. Other processes of
+    /// the run have a file each, with their PID behind this name
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Let packets of the stack plane bypass firewall and NAT rules
     #[arg(long)]
     bypass_firewall: bool,
-    /// Leave to loopback what programs of this machine send to each other; otherwise it goes over shared memory if both run
-    /// on the stack plane
+    /// Leave to loopback what programs of this machine send to each other; otherwise it goes over shared memory if both
+    /// run on the stack plane
     #[arg(long)]
     no_same_host: bool,
-    /// Leave AF_UNIX streams to the kernel; otherwise those between programs on the stack plane go over shared memory once
-    /// they have lasted for a thousand calls
+    /// Leave AF_UNIX streams to the kernel; otherwise those between programs on the stack plane go over shared memory
+    /// once they have lasted for a thousand calls
     #[arg(long)]
     no_unix_streams: bool,
     /// The program's argv[0]

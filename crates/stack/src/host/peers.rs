@@ -3,9 +3,9 @@
 //! when a child process, or a program that is executed, is to have one of them.
 //!
 //! A process that waits for a listener publishes its address: it listens at a name made of it ([`cable::listen`]), and
-//! accepts over links. If a second process waits at the address, the two make a group ([`workers`](super::workers)), and
-//! so do further ones: the one that has the name gives them, and clients, the group's memory. When it goes, another one
-//! takes the name. Each process has one more name, by its process id, for requests.
+//! accepts over links. If a second process waits at the address, the two make a group ([`workers`](super::workers)),
+//! and so do further ones: the one that has the name gives them, and clients, the group's memory. When it goes, another
+//! one takes the name. Each process has one more name, by its process id, for requests.
 //!
 //! A process may wait for a listener and leave accepting to a child, or to a program that is executed. So before a fork
 //! and an exec the connections that wait in its accept queue are given back: each client connects by the kernel, and
@@ -26,10 +26,10 @@ pub use local_streams::{
 pub(crate) use requests::{OtherEnd, Received, Rest};
 
 use self::{
+    hand_over::Handing,
     requests::{
-        CLOSED, DONE, GROUP, HAND_OVER, JOIN, LEAVE_STREAM, LINK, LINK_REQUEST, MOVE_STREAM,
-        NOT_ACCEPTED, NOT_NOW, PING, Peer, Process, REQUEST, TAKE_BACK, control_name, ends_of,
-        send_data,
+        DONE, GROUP, HAND_OVER, JOIN, LEAVE_STREAM, LINK, LINK_REQUEST, MOVE_STREAM, NOT_NOW, PING,
+        Peer, Process, REQUEST, TAKE_BACK, control_name, ends_of,
     },
     shares::{Shares, is_group, share},
 };
@@ -116,7 +116,7 @@ struct Shared {
     /// The processes that have not answered, and until when new connections to them are the kernel's.
     slow: Mutex<Vec<(Process, Instant)>>,
     /// The connections that this process is handing over: the kernel's sockets have their ends already.
-    handing_over: Mutex<Vec<(SocketAddr, SocketAddr)>>,
+    handing_over: Mutex<Vec<Handing>>,
     /// What this process has had of AF_UNIX streams that it leaves to the kernel.
     leaving: Mutex<Vec<local_streams::Leaving>>,
     /// The directory by which processes of other network namespaces find this one.
@@ -127,8 +127,8 @@ struct Shared {
 struct Linked {
     peer: Peer,
     link: Link,
-    /// The link-layer addresses of this end and of the other one. Two processes may have several links, as each may make
-    /// one, and one may be about to end.
+    /// The link-layer addresses of this end and of the other one. Two processes may have several links, as each may
+    /// make one, and one may be about to end.
     macs: [MacAddr; 2],
 }
 
@@ -203,8 +203,8 @@ impl Peers {
         Ok(Peers { shared, thread: Some(thread) })
     }
 
-    /// A listener at `address` waits for connections: also over links from now on. Processes that are not known here may
-    /// wait for it, too, if `is_shared`.
+    /// A listener at `address` waits for connections: also over links from now on. Processes that are not known here
+    /// may wait for it, too, if `is_shared`.
     pub(crate) fn publish(&self, address: SocketAddr, listener: TakesLinks, is_shared: bool) {
         let shared = &*self.shared;
         let mut published = lock(&shared.published);
@@ -523,23 +523,13 @@ impl Shared {
         }
         let (local, remote) = ends_of(&request);
         let done = match request[0] {
-            // This process was stopped, and the other one does not wait any more.
-            HAND_OVER if sys::has_hung_up(socket.as_raw_fd()) => return Ok(()),
+            HAND_OVER => return self.answer_hand_over((local, remote), socket),
             PING => true,
-            HAND_OVER => self.hand_over(local, remote),
             TAKE_BACK => (self.hand_over)(local, remote),
             JOIN => return self.give_group(socket, local, true),
             GROUP => return self.give_group(socket, local, false),
             _ => false,
         };
-        if request[0] == HAND_OVER && !done {
-            if let Some(Received { next, data }) = self.end_not_accepted(local, remote) {
-                return send_data(&socket, NOT_ACCEPTED, next, &data);
-            }
-            if let Some(Rest { first, data }) = self.end_closed(local, remote) {
-                return send_data(&socket, CLOSED, first, &data);
-            }
-        }
         let answer = if done { DONE } else { NOT_NOW };
         message::send(socket.as_fd(), &[answer], &[], 0).map(drop)
     }
@@ -585,8 +575,8 @@ fn canonical(end: SocketAddr) -> SocketAddr {
 
 impl Host {
     /// From now on connections between this process and others of the machine that do the same go over links.
-    /// `hand_over` hands one of this process's over to the kernel. With `containers`, also those with processes of other
-    /// network namespaces.
+    /// `hand_over` hands one of this process's over to the kernel. With `containers`, also those with processes of
+    /// other network namespaces.
     ///
     /// # Errors
     /// No descriptor or thread left.
@@ -608,14 +598,15 @@ impl Host {
         self.peers()?.way_to(self, remote)
     }
 
-    /// A connection this way was refused, or, if `is_refused` is false, not answered. Returns whether another process may
-    /// take it.
+    /// A connection this way was refused, or, if `is_refused` is false, not answered. Returns whether another process
+    /// may take it.
     #[doc(hidden)]
     pub fn is_no_way(&self, way: &ProcessWay, remote: SocketAddr, is_refused: bool) -> bool {
         self.peers().is_some_and(|peers| peers.is_no_way(way, remote, is_refused))
     }
 
-    /// Other processes wait at this address of this process's, too: it takes connections over links only while it waits.
+    /// Other processes wait at this address of this process's, too: it takes connections over links only while it
+    /// waits.
     #[doc(hidden)]
     pub fn share_own_address(&self, address: SocketAddr) {
         self.peers().into_iter().for_each(|peers| peers.shared.share(address));

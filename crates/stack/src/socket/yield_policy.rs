@@ -8,8 +8,8 @@
 use crate::time::{self, Instant};
 use std::{cell::Cell, thread, time::Duration};
 
-/// How often a thread that polls in vain yields the CPU. Answers that come sooner cost nothing. It yields at once where its
-/// last yield has let another thread run: that one is likely to be the peer.
+/// How often a thread that polls in vain yields the CPU. Answers that come sooner cost nothing. It yields at once where
+/// its last yield has let another thread run: that one is likely to be the peer.
 const YIELD_INTERVAL: Duration = Duration::from_micros(5);
 
 /// A yield that takes this long has let another thread run.

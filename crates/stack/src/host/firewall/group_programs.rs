@@ -1,5 +1,5 @@
-//! The BPF programs of a control group that filter and translate what its processes send and receive: systemd attaches them
-//! for `IPAddressDeny=`, Cilium for service addresses. What goes over AF_XDP or memory skips them.
+//! The BPF programs of a control group that filter and translate what its processes send and receive: systemd attaches
+//! them for `IPAddressDeny=`, Cilium for service addresses. What goes over AF_XDP or memory skips them.
 
 use crate::nic::xdp::group_programs;
 use std::{

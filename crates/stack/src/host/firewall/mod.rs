@@ -1,6 +1,6 @@
-//! The firewall rules that packets taken over AF_XDP skip: XDP runs before every hook of netfilter. Reads
-//! nftables over netlink (net/netfilter/nf_tables_api.c), the list of legacy iptables tables, and the BPF programs of the
-//! control group; changes nothing.
+//! The firewall rules that packets taken over AF_XDP skip: XDP runs before every hook of netfilter. Reads nftables over
+//! netlink (net/netfilter/nf_tables_api.c), the list of legacy iptables tables, and the BPF programs of the control
+//! group; changes nothing.
 
 mod group_programs;
 
@@ -70,8 +70,8 @@ impl fmt::Display for Rules {
     }
 }
 
-/// The rules of the calling thread's network namespace and the process's control group. `None` if there are none, or they cannot be read, which takes
-/// CAP_NET_ADMIN and a kernel with nftables.
+/// The rules of the calling thread's network namespace and the process's control group. `None` if there are none, or
+/// they cannot be read, which takes CAP_NET_ADMIN and a kernel with nftables.
 pub fn rules() -> Option<Rules> {
     let nftables = (0..DUMPS).map(|_| nftables()).find(|dump| !changed_under_us(dump));
     let rules = Rules {

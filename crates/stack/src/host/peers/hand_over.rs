@@ -3,18 +3,33 @@
 use super::{
     HAND_OVER_PATIENCE, Host, OtherEnd, PATIENCE, Peers, Reached, Received, Rest, Shared,
     canonical, in_pass, is_own,
-    requests::{Answer, HAND_OVER, PING, TAKE_BACK, ask},
+    local_streams::end_receiving,
+    requests::{
+        Answer, CLOSED, DONE, HAND_OVER, NOT_ACCEPTED, NOT_NOW, PING, Peer, TAKE_BACK, answer_on,
+        ask, request, send_data,
+    },
 };
-use crate::{inet::tcp::TakesLinks, sync::lock};
+use crate::{inet::tcp::TakesLinks, sync::lock, sys::has_hung_up, unix::message};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::Arc,
     thread::sleep,
     time::{Duration, Instant},
 };
 
 /// A process that does not answer for so long is stopped, or short of CPU time. Meanwhile the connection is locked.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
+
+/// A connection that this process is handing over.
+pub(super) struct Handing {
+    ends: (SocketAddr, SocketAddr),
+    /// The request of the other process, if that has asked for it.
+    asked: Option<Arc<OwnedFd>>,
+    /// The other process has the answer that this end is the kernel's.
+    is_answered: bool,
+}
 
 impl Peers {
     /// The kernel has the local end of a connection over `link`: has the other process give it the other end.
@@ -28,15 +43,22 @@ impl Peers {
     ) -> io::Result<OtherEnd> {
         let ends = (canonical(local), canonical(remote));
         let shared = &*self.shared;
-        if lock(&shared.handing_over).contains(&ends) {
-            // At the request of the other process, whose end the kernel has already.
+        let mut handing_over = lock(&shared.handing_over);
+        if let Some(known) = handing_over.iter_mut().find(|it| it.ends == ends) {
+            // At the request of the other process. If that does not wait any more, neither end goes.
+            if let Some(asked) = &known.asked {
+                let sent = message::send(asked.as_fd(), &[DONE], &[], 0);
+                sent.map_err(|_| io::ErrorKind::TimedOut)?;
+                known.is_answered = true;
+            }
             return Ok(OtherEnd::Kernels);
         }
         let peer = shared.peer_of(link).ok_or(io::ErrorKind::NotConnected)?;
-        lock(&shared.handing_over).push(ends);
+        handing_over.push(Handing { ends, asked: None, is_answered: false });
+        drop(handing_over);
         let until = Instant::now() + HAND_OVER_PATIENCE;
         let asked = loop {
-            match ask(&peer, HAND_OVER, (ends.1, ends.0), ANSWER_PATIENCE) {
+            match ask_for_end(&peer, (ends.1, ends.0)) {
                 Ok(Answer::Done) => break Ok(OtherEnd::Kernels),
                 Ok(Answer::NotAccepted(received)) => break Ok(OtherEnd::NotAccepted(received)),
                 Ok(Answer::Closed(rest)) => break Ok(OtherEnd::Closed(rest)),
@@ -49,9 +71,13 @@ impl Peers {
                 Err(error) => break Err(error),
             }
         };
-        lock(&shared.handing_over).retain(|known| *known != ends);
+        let known = shared.end_handing_over(ends);
         self.take_no_more(local.port());
-        asked
+        match asked {
+            // It has asked for this end meanwhile, and goes on.
+            Err(_) if known.is_some_and(|known| known.is_answered) => Ok(OtherEnd::Kernels),
+            asked => asked,
+        }
     }
 
     /// Waits, but not past `until`, for the process at the other end of `link` to answer: it may be stopped.
@@ -104,16 +130,47 @@ impl Peers {
 }
 
 impl Shared {
-    pub(super) fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        let ends = (local, remote);
-        if lock(&self.handing_over).contains(&ends) {
-            // Both processes hand it over at the same time.
-            return true;
+    fn end_handing_over(&self, ends: (SocketAddr, SocketAddr)) -> Option<Handing> {
+        let mut all = lock(&self.handing_over);
+        let at = all.iter().position(|known| known.ends == ends)?;
+        Some(all.swap_remove(at))
+    }
+
+    /// Answers the request of the other process to hand this end over.
+    pub(super) fn answer_hand_over(
+        &self,
+        (local, remote): (SocketAddr, SocketAddr),
+        socket: OwnedFd,
+    ) -> io::Result<()> {
+        if has_hung_up(socket.as_raw_fd()) {
+            // This process was stopped, and the other one does not wait any more.
+            return Ok(());
         }
-        lock(&self.handing_over).push(ends);
-        let done = (self.hand_over)(local, remote);
-        lock(&self.handing_over).retain(|known| *known != ends);
-        done
+        let (ends, socket) = ((local, remote), Arc::new(socket));
+        let answer = |kind| message::send(socket.as_fd(), &[kind], &[], 0);
+        let mut handing_over = lock(&self.handing_over);
+        if let Some(known) = handing_over.iter_mut().find(|it| it.ends == ends) {
+            // Both processes hand it over at the same time.
+            known.is_answered |= answer(DONE).is_ok();
+            return Ok(());
+        }
+        handing_over.push(Handing { ends, asked: Some(socket.clone()), is_answered: false });
+        drop(handing_over);
+        let is_done = (self.hand_over)(local, remote);
+        if self.end_handing_over(ends).is_some_and(|known| known.is_answered) {
+            return Ok(());
+        }
+        if !is_done {
+            if let Some(Received { next, data }) = self.end_not_accepted(local, remote) {
+                return send_data(&socket, NOT_ACCEPTED, next, &data);
+            }
+            if let Some(Rest { first, data }) = self.closed(ends, false) {
+                send_data(&socket, CLOSED, first, &data)?;
+                self.closed(ends, true);
+                return Ok(());
+            }
+        }
+        answer(if is_done { DONE } else { NOT_NOW }).map(drop)
     }
 
     /// The connections that wait at these listeners, which take no others, become the kernel's.
@@ -165,12 +222,25 @@ impl Shared {
         Some(Received { next, data })
     }
 
-    /// If this process's program has closed this connection: ends it without a word. Returns what was still to be sent.
-    pub(super) fn end_closed(&self, local: SocketAddr, remote: SocketAddr) -> Option<Rest> {
+    /// If this process's program has closed this connection: what is still to be sent. `ends_it`: without a word.
+    fn closed(&self, ends: (SocketAddr, SocketAddr), ends_it: bool) -> Option<Rest> {
         let host = Host { inner: self.host.upgrade()? };
-        let (first, data) = in_pass(|pass| host.inet().tcp_end_closed((local, remote), pass))?;
+        let (first, data) = in_pass(|pass| host.inet().tcp_closed(ends, ends_it, pass))?;
         Some(Rest { first, data })
     }
+}
+
+/// Asks a process for its end of a connection, by these ends as it sees them.
+fn ask_for_end(peer: &Peer, ends: (SocketAddr, SocketAddr)) -> io::Result<Answer> {
+    let socket = request(peer, HAND_OVER, ends, ANSWER_PATIENCE)?;
+    answer_on(&socket).or_else(|late| {
+        // From now on it cannot answer, and keeps its end. It may have done so just before.
+        end_receiving(&socket);
+        match answer_on(&socket) {
+            Err(_) | Ok(Answer::NotNow) => Err(late),
+            answered => answered,
+        }
+    })
 }
 
 /// Whether a process has not answered in time.

@@ -1,15 +1,15 @@
-//! AF_UNIX streams between this process and others: both agree on the byte from which on a connection that the kernel has
-//! made goes over a link, and on the one from which on it is the kernel's again.
+//! AF_UNIX streams between this process and others: both agree on the byte from which on a connection that the kernel
+//! has made goes over a link, and on the one from which on it is the kernel's again.
 //!
 //! The process that has connected asks the one that has accepted. Each makes sure that none of its threads uses the
-//! kernel's socket; then all that the peer has sent by the kernel is there. The one that is asked answers, and gives the
-//! kernel's socket up once the other one says so: before that each can go back.
+//! kernel's socket; then all that the peer has sent by the kernel is there. The one that is asked answers, and gives
+//! the kernel's socket up once the other one says so: before that each can go back.
 //!
-//! Either process leaves it. It asks the other one, which may be stopped: until that one answers, nothing has changed. Each
-//! lends the other one its kernel's socket, stops the stream, and sends itself by that what it has received and not read:
-//! so nothing that a program has seen is ever away. Then they exchange the numbers of the bytes they wait for, and send the
-//! rest by the kernel. The one that has asked goes back if the answer does not come in time; the other one cannot answer
-//! after that.
+//! Either process leaves it. It asks the other one, which may be stopped: until that one answers, nothing has changed.
+//! Each lends the other one its kernel's socket, stops the stream, and sends itself by that what it has received and
+//! not read: so nothing that a program has seen is ever away. Then they exchange the numbers of the bytes they wait
+//! for, and send the rest by the kernel. The one that has asked goes back if the answer does not come in time; the
+//! other one cannot answer after that.
 
 use super::{
     Linked, PATIENCE, Peers, Shared,
@@ -46,8 +46,8 @@ const GO: u8 = b'G';
 /// A process that leaves a stream: this, and the number of the byte it waits for.
 const LEFT: u8 = b'L';
 
-/// Moves the stream with these ends, local and remote, to a link, at the request of its other process. The last function
-/// answers that this process is ready, and returns whether the other one goes on.
+/// Moves the stream with these ends, local and remote, to a link, at the request of its other process. The last
+/// function answers that this process is ready, and returns whether the other one goes on.
 pub type MoveStream = fn(&Host, (SocketAddr, SocketAddr), Link, &mut dyn FnMut() -> bool) -> bool;
 
 /// Gives the stream with these ends back to the kernel, at the request of its other process. False: not now.
@@ -61,12 +61,12 @@ pub fn serve_local_streams(moves: MoveStream, leaves: LeaveStream) {
     let _ = SERVED.set((moves, leaves));
 }
 
-/// How long a process waits until the other one has sent the rest. It may have been stopped in that moment: then the rest
-/// comes when it runs.
+/// How long a process waits until the other one has sent the rest. It may have been stopped in that moment: then the
+/// rest comes when it runs.
 const SENT: Duration = Duration::from_millis(100);
 
-/// A stream that this process is leaving: the number of the byte it waits for, and that of the other process, if that one
-/// asks at the same time, and by what.
+/// A stream that this process is leaving: the number of the byte it waits for, and that of the other process, if that
+/// one asks at the same time, and by what.
 pub(super) struct Leaving {
     ends: (SocketAddr, SocketAddr),
     next: u32,
@@ -105,8 +105,8 @@ pub struct Leave<'a> {
 }
 
 impl Leave<'_> {
-    /// Lends the other process this one's kernel's socket. Returns what that one has left; `None`: it does not leave it, or
-    /// has its answer already.
+    /// Lends the other process this one's kernel's socket. Returns what that one has left; `None`: it does not leave
+    /// it, or has its answer already.
     pub fn accept(&mut self, kernel: BorrowedFd<'_>) -> Option<Left> {
         message::send(self.socket.as_fd(), &[READY], &[kernel.as_raw_fd()], 0).ok()?;
         let mut word = [0; 5];
@@ -124,7 +124,8 @@ impl Leave<'_> {
         None
     }
 
-    /// This process has left the stream, and waits for the byte of this number, if the other one still waits for the answer.
+    /// This process has left the stream, and waits for the byte of this number, if the other one still waits for the
+    /// answer.
     pub(crate) fn answer(&self, next: u32) -> io::Result<()> {
         send_number(self.socket, next, None)
     }
@@ -151,7 +152,7 @@ fn number_in(word: &[u8]) -> Option<u32> {
 }
 
 /// After this the other process can send nothing more by `socket`; what it has sent is still there.
-fn end_receiving(socket: &OwnedFd) {
+pub(super) fn end_receiving(socket: &OwnedFd) {
     // SAFETY: a plain system call.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RD) };
 }
@@ -223,8 +224,8 @@ pub fn peer_inode(inode: u32) -> io::Result<u32> {
     peer.filter(|inode| *inode != 0).ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
-/// The names of a stream with this local end as ss(8) shows them, local and remote: a path, `@` and an abstract name, or `*`,
-/// and the socket's inode number. `None`: the end is no such stream's.
+/// The names of a stream with this local end as ss(8) shows them, local and remote: a path, `@` and an abstract name,
+/// or `*`, and the socket's inode number. `None`: the end is no such stream's.
 #[doc(hidden)]
 pub fn stream_names(local: SocketAddr) -> Option<(String, String)> {
     const NAME: u16 = 0;
@@ -244,7 +245,8 @@ pub fn stream_names(local: SocketAddr) -> Option<(String, String)> {
     Some(if is_accepted { (accepted, connected) } else { (connected, accepted) })
 }
 
-/// What sock_diag(7) says of the AF_UNIX socket with this inode number: the attribute of that kind (include/uapi/linux/unix_diag.h).
+/// What sock_diag(7) says of the AF_UNIX socket with this inode number: the attribute of that kind
+/// (include/uapi/linux/unix_diag.h).
 fn diagnose<T>(
     inode: u32,
     wanted: u16,
@@ -306,9 +308,9 @@ impl Host {
         Some(StreamOffer { host: Arc::downgrade(&self.inner), name: rendezvous })
     }
 
-    /// Moves the stream whose connected socket, of this process, has this inode number. `ready` is called when the other
-    /// process is ready, with the ends, local and remote, and the link, and returns whether this one is. Returns whether
-    /// the stream goes over the link from now on.
+    /// Moves the stream whose connected socket, of this process, has this inode number. `ready` is called when the
+    /// other process is ready, with the ends, local and remote, and the link, and returns whether this one is. Returns
+    /// whether the stream goes over the link from now on.
     #[doc(hidden)]
     pub fn move_stream(
         &self,

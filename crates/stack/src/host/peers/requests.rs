@@ -1,6 +1,6 @@
-//! What the processes of this machine ask each other: a request is one message on a connection of its own, and so is the
-//! answer. A process is found by its process id within a network namespace; between two, the connections come by the
-//! channel of the link that both have, as neither can find the other by a name.
+//! What the processes of this machine ask each other: a request is one message on a connection of its own, and so is
+//! the answer. A process is found by its process id within a network namespace; between two, the connections come by
+//! the channel of the link that both have, as neither can find the other by a name.
 
 use crate::{
     sys::has_hung_up,
@@ -51,8 +51,8 @@ pub(super) const LINK_REQUEST: usize = REQUEST + 8;
 /// A process of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
-    /// Its PID namespace, in which `pid` is its process id, if it is of another network namespace. Otherwise 0: `pid` is as
-    /// this process sees it.
+    /// Its PID namespace, in which `pid` is its process id, if it is of another network namespace. Otherwise 0: `pid`
+    /// is as this process sees it.
     pub(super) namespace: u32,
     pub(super) pid: u32,
 }

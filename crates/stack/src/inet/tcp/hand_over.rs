@@ -110,8 +110,8 @@ impl Flow {
     /// here, and calls on it return `error`. Returns the reference to its port.
     ///
     /// # Errors
-    /// EINVAL in a state that the kernel cannot be brought to; ENOMEM; those of `give`. Then the connection goes on here,
-    /// or was reset.
+    /// EINVAL in a state that the kernel cannot be brought to; ENOMEM; those of `give`. Then the connection goes on
+    /// here, or was reset.
     pub(crate) fn hand_over(
         &self,
         error: i32,
@@ -169,12 +169,13 @@ impl Inet {
         self.tcp.table.all().into_iter().filter_map(|(_, entry)| orphan(entry)).collect()
     }
 
-    /// Ends a connection that the program has closed, without a word to the peer. Returns what was still to be sent: the
-    /// number of its first byte, and the data; nothing if there is no such connection any more. `None`: the program has
-    /// it still, or the handshake is not over, or there is no memory.
-    pub(crate) fn tcp_end_closed(
+    /// What a connection that the program has closed has still to send: the number of its first byte, and the data;
+    /// nothing if there is no such connection any more. `None`: the program has it still, or the handshake is not over,
+    /// or there is no memory. `ends_it`: ends it, without a word to the peer.
+    pub(crate) fn tcp_closed(
         &self,
         (local, remote): (SocketAddr, SocketAddr),
+        ends_it: bool,
         pass: &mut Pass<'_>,
     ) -> Option<(u32, Vec<u8>)> {
         match self.tcp.table.find(&Tuple::new(local, remote), Entry::clone) {
@@ -187,8 +188,10 @@ impl Inet {
                 let (start, end) = (connection.buffer.start(), connection.buffer.end());
                 let rest = joined(connection.buffer.pieces(start..end), (end - start) as usize);
                 let rest = rest.ok()?;
-                connection.end_handed_over(libc::ECONNABORTED);
-                core.finish(state, self, pass);
+                if ends_it {
+                    connection.end_handed_over(libc::ECONNABORTED);
+                    core.finish(state, self, pass);
+                }
                 Some((start.0, rest))
             }
             Some(Entry::SynQueue(_)) => None,

@@ -1,6 +1,6 @@
 //! AF_UNIX streams over a link. The kernel has connected the two sockets; from a byte on that both processes agree on,
-//! the data goes over a connection of ours that both make without a handshake. It ends as AF_UNIX does: shutdown(2) is the
-//! kernel's, so a FIN says that the peer has closed its socket, and nothing can be sent any more.
+//! the data goes over a connection of ours that both make without a handshake. It ends as AF_UNIX does: shutdown(2) is
+//! the kernel's, so a FIN says that the peer has closed its socket, and nothing can be sent any more.
 
 use super::{
     TcpOptions,
@@ -32,9 +32,9 @@ const FIRST: Seq = Seq(1);
 /// Windows are counted in units of 128 bytes.
 const SHIFT: u8 = 7;
 
-/// The size of either buffer. What both hold is a segment more, as no more is taken than the peer has room for: so a process
-/// that is killed has sent all but a segment. It is as much as a kernel's socket holds with its usual buffer, and fits into
-/// the largest that any user may have, should the kernel have it again.
+/// The size of either buffer. What both hold is a segment more, as no more is taken than the peer has room for: so a
+/// process that is killed has sent all but a segment. It is as much as a kernel's socket holds with its usual buffer,
+/// and fits into the largest that any user may have, should the kernel have it again.
 const BUFFER: u32 = 248 * 1024;
 
 /// What may be sent before the first window is known: the buffer less what was received by the kernel.
@@ -44,8 +44,8 @@ const FIRST_WINDOW: u32 = 216 * 1024;
 const CONNECTED: [u8; 2] = [127, 85];
 const ACCEPTED: [u8; 2] = [127, 86];
 
-/// The ends of the stream whose connected socket has this inode number: of the socket that connected, and of the accepted one.
-/// `None`: it has no such ends.
+/// The ends of the stream whose connected socket has this inode number: of the socket that connected, and of the
+/// accepted one. `None`: it has no such ends.
 pub(crate) fn ends_of_local_stream(inode: u32) -> Option<(SocketAddr, SocketAddr)> {
     let [high, low, port @ ..] = inode.to_be_bytes();
     let port = u16::from_be_bytes(port);

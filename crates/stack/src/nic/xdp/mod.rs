@@ -12,11 +12,11 @@
 //! | `xdp (copy)` | the driver runs XDP programs | the kernel, driver's page to frame |
 //! | `xdp (generic)` | any other | the kernel, skb to frame |
 //!
-//! On **veth**, attaching an XDP program changes more than one end: the program's end gets NAPI (as GRO
-//! does), and the *peer* loses its segmentation offloads (GSO, TSO) until the program is detached
-//! (drivers/net/veth.c, `veth_xdp_set`); before Linux 6.6 its largest MTU shrinks to about 3500. The peer needs no XDP
-//! program and no GRO to receive our frames. A kernel peer leaves UDP and TCP checksums to hardware that does not exist;
-//! such frames arrive as [`Checksum::MaybePartial`].
+//! On **veth**, attaching an XDP program changes more than one end: the program's end gets NAPI (as GRO does), and the
+//! *peer* loses its segmentation offloads (GSO, TSO) until the program is detached (drivers/net/veth.c,
+//! `veth_xdp_set`); before Linux 6.6 its largest MTU shrinks to about 3500. The peer needs no XDP program and no GRO to
+//! receive our frames. A kernel peer leaves UDP and TCP checksums to hardware that does not exist; such frames arrive
+//! as [`Checksum::MaybePartial`].
 //!
 //! A hardware NIC that strips VLAN tags (`rxvlan`) does so before the program sees the packet.
 

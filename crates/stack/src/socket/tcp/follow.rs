@@ -27,9 +27,9 @@ impl TcpStream {
         unacknowledged(kernel.as_raw_fd()).is_ok_and(|count| count == 0)
     }
 
-    /// Takes over the connection of `kernel`, which no other process uses, and which the process that had it has
-    /// [given up](Host::give_up). The peer must not have ended it before that process handed it over: the kernel's socket
-    /// does not know the number of that end. Soon after, `kernel` is as if it had never been connected.
+    /// Takes over the connection of `kernel`, which no other process uses, and which the process that had it has [given
+    /// up](Host::give_up). The peer must not have ended it before that process handed it over: the kernel's socket does
+    /// not know the number of that end. Soon after, `kernel` is as if it had never been connected.
     ///
     /// # Errors
     /// It stays the kernel's; nothing has changed.

@@ -49,14 +49,16 @@ const OVERHEAD: usize = 64 * 1024;
 const PART: usize = 16 * 1024;
 
 impl TcpStream {
-    /// Hands the connection to the kernel socket `kernel`, which is not connected yet. `is_used`: another process uses it,
-    /// see [`Host::connections_are_used`]. `on_handed_over` is called when the kernel has the connection, before any
-    /// waiter of this socket is notified. Waiting and later calls on this socket fail with `error`. `repair` switches
-    /// repair mode, which needs `CAP_NET_ADMIN`. If the process at the other end of a link is stopped, waits for it until then.
+    /// Hands the connection to the kernel socket `kernel`, which is not connected yet. `is_used`: another process uses
+    /// it, see [`Host::connections_are_used`]. `on_handed_over` is called when the kernel has the connection, before
+    /// any waiter of this socket is notified. Waiting and later calls on this socket fail with `error`. `repair`
+    /// switches repair mode, which needs `CAP_NET_ADMIN`. If the process at the other end of a link is stopped, waits
+    /// for it until then.
     ///
     /// # Errors
-    /// EINVAL unless it is connected; the kernel's errors; `TimedOut` if the process at the other end of a link does not hand
-    /// its end over. After an error the connection continues here, or, if repair mode cannot be left, is reset.
+    /// EINVAL unless it is connected; the kernel's errors; `TimedOut` if the process at the other end of a link does
+    /// not hand its end over. After an error the connection continues here, or, if repair mode cannot be left, is
+    /// reset.
     #[doc(hidden)]
     pub fn hand_over(
         &self,
@@ -232,8 +234,8 @@ impl<R: Fn(RawFd, i32) -> io::Result<()>> ToKernel for HandOver<'_, R> {
             write_queue(self.kernel, rest)?;
         }
         // With a window probe the kernel learns from the peer what it has acknowledged meanwhile. If nothing is to be
-        // acknowledged, the probe would only cost: it takes a fifth of the hand-over. Where there is no other end, it would
-        // bring a reset.
+        // acknowledged, the probe would only cost: it takes a fifth of the hand-over. Where there is no other end, it
+        // would bring a reset.
         let is_known = self.state.sent.is_empty() || self.rest.is_some();
         let how = if is_known { OFF_SILENTLY } else { OFF };
         (self.repair)(self.kernel.as_raw_fd(), how)
@@ -255,8 +257,8 @@ pub fn repair(socket: RawFd, how: i32) -> io::Result<()> {
     set_option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, how)
 }
 
-/// If a process that was killed has left the connection of `kernel` frozen: ends it without a word, as the guard of that
-/// process resets it. Returns whether it was.
+/// If a process that was killed has left the connection of `kernel` frozen: ends it without a word, as the guard of
+/// that process resets it. Returns whether it was.
 pub fn end_frozen(kernel: BorrowedFd<'_>) -> bool {
     let is_frozen =
         get_option(&kernel, libc::IPPROTO_TCP, libc::TCP_REPAIR).is_ok_and(|on| on != 0);
@@ -353,8 +355,8 @@ fn rest_for(state: &RepairState, Rest { first, mut data }: Rest) -> io::Result<V
     Ok(data)
 }
 
-/// For how much data the buffers, to send and to receive, must have room. An empty receive buffer takes one part, however
-/// small it is.
+/// For how much data the buffers, to send and to receive, must have room. An empty receive buffer takes one part,
+/// however small it is.
 fn needs_room(repair_state: &RepairState) -> (usize, usize) {
     let receives = repair_state.unread.len();
     let sends = repair_state.sent.len() + repair_state.unsent.len();

@@ -3,9 +3,8 @@
 //! process has handed it over, and only this process uses it ([`follow`](super::follow)). Uses the kernel's checkpoint
 //! interface, as the [hand-over](super::hand_over) does.
 //!
-//! The kernel's socket stays, in repair mode, until no packet can be on its way to it any more. What it has acknowledged
-//! until then is passed on. Then it is disconnected, of which in repair mode the peer
-//! learns nothing.
+//! The kernel's socket stays, in repair mode, until no packet can be on its way to it any more. What it has
+//! acknowledged until then is passed on. Then it is disconnected, of which in repair mode the peer learns nothing.
 
 use super::{
     hand_over::{OFF_SILENTLY, ON, RECEIVE_QUEUE, Repair, SEND_QUEUE, disconnect, repair_in_use},
@@ -55,8 +54,8 @@ const WINDOW_SCALE: u8 = 4;
 const ECN: u8 = 8;
 
 impl Inner {
-    /// Takes the connection over, if its packets come over our queues and the kernel allows it. Not where child processes
-    /// use connections: it would be handed back to the kernel.
+    /// Takes the connection over, if its packets come over our queues and the kernel allows it. Not where child
+    /// processes use connections: it would be handed back to the kernel.
     ///
     /// # Errors
     /// Gives it back: it stays the kernel's.

@@ -1,5 +1,5 @@
-//! AF_UNIX streams over links: a socket of the kernel's becomes one of ours, and the kernel's again, with all that is under
-//! way. See `inet/tcp/local_stream.rs`.
+//! AF_UNIX streams over links: a socket of the kernel's becomes one of ours, and the kernel's again, with all that is
+//! under way. See `inet/tcp/local_stream.rs`.
 
 use super::{
     hand_over::{shut_down, write_queue},
@@ -20,8 +20,8 @@ use std::{
 };
 
 impl TcpStream {
-    /// The stream with these ends, local and remote, over `link`. `received` was received by the kernel's socket and not
-    /// read.
+    /// The stream with these ends, local and remote, over `link`. `received` was received by the kernel's socket and
+    /// not read.
     ///
     /// # Errors
     /// The link has ended; no memory.
@@ -64,9 +64,9 @@ impl TcpStream {
         peers.ask_to_leave(flow.link(), (flow.local(), flow.remote()))
     }
 
-    /// Gives the stream back to the kernel's socket `kernel`, at both ends; the other process is ready, and `peer` is its
-    /// kernel's socket. Of the steps the first is called when all is sent, and the second when the kernel has it. Waiting and
-    /// later calls on this socket fail with `error`.
+    /// Gives the stream back to the kernel's socket `kernel`, at both ends; the other process is ready, and `peer` is
+    /// its kernel's socket. Of the steps the first is called when all is sent, and the second when the kernel has it.
+    /// Waiting and later calls on this socket fail with `error`.
     ///
     /// # Errors
     /// EINVAL: it has ended. `WouldBlock`: not now. Then it goes on here.
@@ -107,8 +107,8 @@ impl TcpStream {
         self.leave((kernel, theirs.kernel.as_fd()), error, exchange, steps)
     }
 
-    /// `exchange` tells the other process for which byte this one waits, and returns for which that one does, and what waits
-    /// until that one has sent the rest.
+    /// `exchange` tells the other process for which byte this one waits, and returns for which that one does, and what
+    /// waits until that one has sent the rest.
     fn leave<F: FnOnce()>(
         &self,
         (kernel, peer): (BorrowedFd<'_>, BorrowedFd<'_>),
@@ -146,8 +146,8 @@ impl TcpStream {
         handed.map(drop)
     }
 
-    /// From now on nothing can be sent: the stream is being left, and what is sent is the kernel's. A caller that waits for
-    /// room waits until it has been left.
+    /// From now on nothing can be sent: the stream is being left, and what is sent is the kernel's. A caller that waits
+    /// for room waits until it has been left.
     #[doc(hidden)]
     pub fn hold_sends(&self) {
         if let Some(flow) = self.0.connection() {
@@ -155,8 +155,8 @@ impl TcpStream {
         }
     }
 
-    /// The program has shut the stream down, and it is not left yet: this end shows it from now on, and the kernel's socket
-    /// is shut down when it is left.
+    /// The program has shut the stream down, and it is not left yet: this end shows it from now on, and the kernel's
+    /// socket is shut down when it is left.
     #[doc(hidden)]
     pub fn shut_before_leaving(&self, how: Shutdown) {
         if let Some(flow) = self.0.connection() {
@@ -181,8 +181,8 @@ fn write_all(by: BorrowedFd<'_>, parts: &[&[u8]]) -> io::Result<()> {
     written
 }
 
-/// Makes the send buffer, of this size, large enough for `len` bytes, a third more for the kernel's bookkeeping, and what is
-/// in it already. Any user may have a buffer that holds what both ends of a stream of ours hold.
+/// Makes the send buffer, of this size, large enough for `len` bytes, a third more for the kernel's bookkeeping, and
+/// what is in it already. Any user may have a buffer that holds what both ends of a stream of ours hold.
 fn make_room(by: BorrowedFd<'_>, size: i32, len: usize) -> io::Result<()> {
     const OTHER: usize = 16 * 1024;
     let mut there: i32 = 0;

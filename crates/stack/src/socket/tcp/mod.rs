@@ -1,8 +1,8 @@
 //! The TCP sockets of an application. [`stream`] creates, connects and closes them, [`transfer`] moves data,
 //! [`listener`] listens, [`options`] has the socket options. The protocol layer notifies [`endpoint`] of events.
 //! [`direct_delivery`] copies the data that a receiver's own poll finds straight into its buffers. [`hand_over`] hands
-//! a connection to the kernel, [`orphans`] those that are closed when the process ends; [`import`] takes one from it, and
-//! [`follow`] one that the parent process had.
+//! a connection to the kernel, [`orphans`] those that are closed when the process ends; [`import`] takes one from it,
+//! and [`follow`] one that the parent process had.
 
 mod adopt;
 mod direct_delivery;

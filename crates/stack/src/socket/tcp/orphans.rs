@@ -1,19 +1,20 @@
-//! Orphans: connections that the program has closed and that still have data, or their end, to deliver. The kernel delivers
-//! it when the process ends.
+//! Orphans: connections that the program has closed and that still have data, or their end, to deliver. The kernel
+//! delivers it when the process ends.
 
 use super::hand_over::{Target, hand_flow_over, repair_in_use};
 use crate::{Host, inet::tcp::Flow, sys};
 use std::{io, net::SocketAddr, os::fd::AsFd, time::Instant};
 
 impl Host {
-    /// Hands orphans over to the kernel, until then. Those of which it cannot be done stay.
+    /// Hands orphans over to the kernel, until then; those whose other process does not answer at once only if it
+    /// `waits`. Those of which it cannot be done stay.
     #[doc(hidden)]
-    pub fn hand_over_orphans(&self, until: Instant) {
+    pub fn hand_over_orphans(&self, until: Instant, waits: bool) {
         for orphan in self.inet().tcp_orphans() {
-            if Instant::now() >= until {
-                return;
+            let now = Instant::now();
+            if now < until || orphan.link() == 0 {
+                let _ = self.hand_over_orphan(&orphan, if waits { until } else { now });
             }
-            let _ = self.hand_over_orphan(&orphan, until);
         }
     }
 

@@ -231,12 +231,12 @@ impl TcpStream {
         lock(&self.0.values).path.link = link.0;
     }
 
-    /// Connects to `remote` over `link`, within `limit`, also if the socket is non-blocking; from `source`, if the process
-    /// there is of another network namespace.
+    /// Connects to `remote` over `link`, within `limit`, also if the socket is non-blocking; from `source`, if the
+    /// process there is of another network namespace.
     ///
     /// # Errors
-    /// As [`connect`](TcpStream::connect); `WouldBlock` if the other process does not answer within `limit`; EINPROGRESS
-    /// if it is connected and non-blocking, as such a call has not returned success.
+    /// As [`connect`](TcpStream::connect); `WouldBlock` if the other process does not answer within `limit`;
+    /// EINPROGRESS if it is connected and non-blocking, as such a call has not returned success.
     #[doc(hidden)]
     pub fn connect_over(
         &self,
@@ -400,6 +400,12 @@ impl TcpStream {
     #[doc(hidden)]
     pub fn is_unacknowledged(&self) -> bool {
         self.0.connection().is_some_and(|flow| flow.is_unacknowledged())
+    }
+
+    /// Whether a process of this machine is at its other end, over a link.
+    #[doc(hidden)]
+    pub fn is_over_link(&self) -> bool {
+        self.0.connection().is_some_and(|flow| flow.link() != 0)
     }
 
     /// Whether there is no connection: it was never connected, connecting has failed and a call has returned the error,

@@ -213,8 +213,8 @@ struct ProgLoad {
     expected_attach_type: u32,
 }
 
-/// Loads the steering program over its maps, and over one more of its own. `sockets` has `queues` entries for each slot.
-/// With `driver_pieces` drivers may run it on packets of several pieces, of which it sees the first.
+/// Loads the steering program over its maps, and over one more of its own. `sockets` has `queues` entries for each
+/// slot. With `driver_pieces` drivers may run it on packets of several pieces, of which it sees the first.
 pub(in super::super) fn load_steering(
     ports: BorrowedFd<'_>,
     sockets: BorrowedFd<'_>,
