@@ -1,6 +1,5 @@
 //! Unix sockets by which processes find each other: abstract names within a network namespace, paths between two. Any
-//! process may listen at any name, so an answer counts only if the kernel says that a [trusted](trusts) user listens
-//! there.
+//! process may listen at any name, so an answer counts only if the kernel says that a [trusted](trusts) user listens there.
 
 pub(crate) mod message;
 
@@ -137,15 +136,10 @@ pub(crate) fn unconnected(kind: libc::c_int, patience: Duration) -> io::Result<O
 /// Those of connect(2): nothing listens there, or its backlog is full for so long as a call may wait.
 pub(crate) fn connect_to(socket: &OwnedFd, name: &str) -> io::Result<()> {
     let (address, len) = address(name)?;
-    loop {
-        // SAFETY: a valid address of that length.
-        match unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } {
-            0 => return Ok(()),
-            _ => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
-        }
+    // SAFETY: a valid address of that length.
+    match unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

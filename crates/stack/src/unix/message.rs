@@ -45,11 +45,9 @@ pub(crate) fn send(
             let to = libc::CMSG_DATA(header);
             ptr::copy_nonoverlapping(descriptors.as_ptr().cast(), to, size_of_val(descriptors));
         }
-        uninterrupted(|| {
-            libc::sendmsg(socket.as_raw_fd(), &raw const message, flags | libc::MSG_NOSIGNAL)
-        })
+        libc::sendmsg(socket.as_raw_fd(), &raw const message, flags | libc::MSG_NOSIGNAL)
     };
-    sent.map(isize::cast_unsigned)
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// Receives bytes and the descriptors that came with them. Returns how many bytes came; none if the peer has closed the
@@ -72,9 +70,10 @@ pub(crate) fn receive(
         message.msg_iovlen = 1;
         message.msg_control = (&raw mut control).cast();
         message.msg_controllen = size_of_val(&control) as _;
-        let at = &raw mut message;
-        let received =
-            uninterrupted(|| libc::recvmsg(socket.as_raw_fd(), at, libc::MSG_CMSG_CLOEXEC))?;
+        let received = libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC);
+        if received < 0 {
+            return Err(io::Error::last_os_error());
+        }
         let mut header = libc::CMSG_FIRSTHDR(&raw const message);
         while !header.is_null() {
             if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
@@ -90,19 +89,4 @@ pub(crate) fn receive(
         received
     };
     Ok((received.cast_unsigned(), descriptors))
-}
-
-/// Makes a call again that a signal, or a stop, has interrupted: one with a time limit is never restarted by the
-/// kernel.
-fn uninterrupted(call: impl Fn() -> isize) -> io::Result<isize> {
-    loop {
-        let result = call();
-        if result >= 0 {
-            return Ok(result);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
 }

@@ -6,7 +6,7 @@ use super::{
     local_streams::end_receiving,
     requests::{
         Answer, CLOSED, DONE, HAND_OVER, NOT_ACCEPTED, NOT_NOW, PING, Peer, TAKE_BACK, answer_on,
-        ask, request, send_data,
+        ask, request, send_data, wait_for_answer,
     },
 };
 use crate::{inet::tcp::TakesLinks, sync::lock, sys::has_hung_up, unix::message};
@@ -63,6 +63,9 @@ impl Peers {
                 Ok(Answer::NotAccepted(received)) => break Ok(OtherEnd::NotAccepted(received)),
                 Ok(Answer::Closed(rest)) => break Ok(OtherEnd::Closed(rest)),
                 Ok(Answer::NotNow) if Instant::now() < until => sleep(Duration::from_millis(1)),
+                // By a signal, before the request was made.
+                Err(error)
+                    if error.kind() == io::ErrorKind::Interrupted && Instant::now() < until => {}
                 Ok(Answer::NotNow) => break Err(io::ErrorKind::TimedOut.into()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     break Err(io::ErrorKind::NotConnected.into());
@@ -95,7 +98,7 @@ impl Peers {
             let peer = self.shared.peer_of(link).ok_or(io::ErrorKind::NotConnected)?;
             match ask(&peer, PING, (ANY, ANY), left.min(LOOK)) {
                 Ok(_) => return Ok(()),
-                Err(error) if is_late(&error) => {}
+                Err(error) if is_late(&error) || error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
@@ -233,7 +236,7 @@ impl Shared {
 /// Asks a process for its end of a connection, by these ends as it sees them.
 fn ask_for_end(peer: &Peer, ends: (SocketAddr, SocketAddr)) -> io::Result<Answer> {
     let socket = request(peer, HAND_OVER, ends, ANSWER_PATIENCE)?;
-    answer_on(&socket).or_else(|late| {
+    wait_for_answer(&socket, ANSWER_PATIENCE).and_then(|()| answer_on(&socket)).or_else(|late| {
         // From now on it cannot answer, and keeps its end. It may have done so just before.
         end_receiving(&socket);
         match answer_on(&socket) {

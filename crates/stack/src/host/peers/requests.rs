@@ -3,7 +3,7 @@
 //! the channel of the link that both have, as neither can find the other by a name.
 
 use crate::{
-    sys::has_hung_up,
+    sys::{has_hung_up, poll_all},
     unix::{self, message},
 };
 use std::{
@@ -11,7 +11,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The requests: hand this connection over; take it back, as its listener may be accepted from by another process; let
@@ -153,7 +153,26 @@ pub(super) fn ask(
     ends: (SocketAddr, SocketAddr),
     patience: Duration,
 ) -> io::Result<Answer> {
-    answer_on(&request(peer, kind, ends, patience)?)
+    let socket = request(peer, kind, ends, patience)?;
+    wait_for_answer(&socket, patience)?;
+    answer_on(&socket)
+}
+
+/// Waits for an answer to arrive, whatever signals and stops interrupt.
+///
+/// # Errors
+/// `TimedOut`.
+pub(super) fn wait_for_answer(socket: &OwnedFd, patience: Duration) -> io::Result<()> {
+    let until = Instant::now() + patience;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut entry = [libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        match poll_all(&mut entry, Some(left)) {
+            1.. => return Ok(()),
+            _ if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
+            _ => {}
+        }
+    }
 }
 
 /// Sends the request. Returns the connection, over which the answer comes.
@@ -228,9 +247,11 @@ pub(super) fn ends_of(request: &[u8]) -> (SocketAddr, SocketAddr) {
 pub(super) fn receive_parts(socket: &OwnedFd, len: usize) -> io::Result<Vec<u8>> {
     let (mut data, mut part) = (Vec::new(), vec![0; PART]);
     while data.len() < len {
-        match message::receive(socket.as_fd(), &mut part)?.0 {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            got => data.extend_from_slice(&part[..got]),
+        match message::receive(socket.as_fd(), &mut part) {
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((got, _)) => data.extend_from_slice(&part[..got]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(data)
