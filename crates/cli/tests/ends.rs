@@ -111,6 +111,7 @@ fn end_before_peer_reads(lab: &Lab, program: &Path, how: &[&str], plane: &str, w
     let mut command = lab.server.command("timeout");
     command.args(["--foreground", "20"]).args(how).arg(program).args([&address, &port, way]);
     let output = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.success(), way != "term", "{plane} {way} {how:?}: {output:?}");
     peer.send_line("");
     let read = peer.wait_for(" ");
     assert_eq!(read.trim(), format!("{SENT} end"), "{plane} {way} {how:?}: {output:?}");
@@ -125,7 +126,7 @@ fn what_a_peer_has_no_room_for_arrives_after_the_end_of_the_program() {
     let lab = Lab::builder().build().unwrap();
     let without_rights = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     for plane in ["stack", "plain"] {
-        for way in ["exit", "_exit", "term", "close", "exec", "close_exec"] {
+        for way in ["exit", "_exit", "timer", "term", "close", "exec", "close_exec"] {
             end_before_peer_reads(&lab, &program, &STACK, plane, way);
         }
     }
