@@ -35,9 +35,9 @@ extern "C-unwind" fn before_dprintf_chk(fd: c_int) -> *const c_void {
     before(fd, &DPRINTF_CHK)
 }
 
-#[cfg(target_arch = "x86_64")]
-macro_rules! hook {
-    ($name:ident, $before:path) => {
+/// A hook made of these instructions, in which `{calls}` is a function of ours.
+macro_rules! naked_hook {
+    ($name:ident, $calls:path, $($line:literal),* $(,)?) => {
         /// The hook of this name.
         ///
         /// # Safety
@@ -47,46 +47,55 @@ macro_rules! hook {
         pub unsafe extern "C" fn $name() {
             std::arch::naked_asm!(
                 ".cfi_startproc",
-                "sub rsp, 184",
-                ".cfi_adjust_cfa_offset 184",
-                "mov [rsp], rdi",
-                "mov [rsp + 8], rsi",
-                "mov [rsp + 16], rdx",
-                "mov [rsp + 24], rcx",
-                "mov [rsp + 32], r8",
-                "mov [rsp + 40], r9",
-                "mov [rsp + 48], rax",
-                "movups [rsp + 56], xmm0",
-                "movups [rsp + 72], xmm1",
-                "movups [rsp + 88], xmm2",
-                "movups [rsp + 104], xmm3",
-                "movups [rsp + 120], xmm4",
-                "movups [rsp + 136], xmm5",
-                "movups [rsp + 152], xmm6",
-                "movups [rsp + 168], xmm7",
-                "call {before}",
-                "mov r11, rax",
-                "mov rdi, [rsp]",
-                "mov rsi, [rsp + 8]",
-                "mov rdx, [rsp + 16]",
-                "mov rcx, [rsp + 24]",
-                "mov r8, [rsp + 32]",
-                "mov r9, [rsp + 40]",
-                "mov rax, [rsp + 48]",
-                "movups xmm0, [rsp + 56]",
-                "movups xmm1, [rsp + 72]",
-                "movups xmm2, [rsp + 88]",
-                "movups xmm3, [rsp + 104]",
-                "movups xmm4, [rsp + 120]",
-                "movups xmm5, [rsp + 136]",
-                "movups xmm6, [rsp + 152]",
-                "movups xmm7, [rsp + 168]",
-                "add rsp, 184",
-                ".cfi_adjust_cfa_offset -184",
-                "jmp r11",
+                $($line,)*
                 ".cfi_endproc",
-                before = sym $before,
+                calls = sym $calls,
             );
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! hook {
+    ($name:ident, $before:path) => {
+        naked_hook! { $name, $before,
+            "sub rsp, 184",
+            ".cfi_adjust_cfa_offset 184",
+            "mov [rsp], rdi",
+            "mov [rsp + 8], rsi",
+            "mov [rsp + 16], rdx",
+            "mov [rsp + 24], rcx",
+            "mov [rsp + 32], r8",
+            "mov [rsp + 40], r9",
+            "mov [rsp + 48], rax",
+            "movups [rsp + 56], xmm0",
+            "movups [rsp + 72], xmm1",
+            "movups [rsp + 88], xmm2",
+            "movups [rsp + 104], xmm3",
+            "movups [rsp + 120], xmm4",
+            "movups [rsp + 136], xmm5",
+            "movups [rsp + 152], xmm6",
+            "movups [rsp + 168], xmm7",
+            "call {calls}",
+            "mov r11, rax",
+            "mov rdi, [rsp]",
+            "mov rsi, [rsp + 8]",
+            "mov rdx, [rsp + 16]",
+            "mov rcx, [rsp + 24]",
+            "mov r8, [rsp + 32]",
+            "mov r9, [rsp + 40]",
+            "mov rax, [rsp + 48]",
+            "movups xmm0, [rsp + 56]",
+            "movups xmm1, [rsp + 72]",
+            "movups xmm2, [rsp + 88]",
+            "movups xmm3, [rsp + 104]",
+            "movups xmm4, [rsp + 120]",
+            "movups xmm5, [rsp + 136]",
+            "movups xmm6, [rsp + 152]",
+            "movups xmm7, [rsp + 168]",
+            "add rsp, 184",
+            ".cfi_adjust_cfa_offset -184",
+            "jmp r11",
         }
     };
 }
@@ -94,48 +103,37 @@ macro_rules! hook {
 #[cfg(target_arch = "aarch64")]
 macro_rules! hook {
     ($name:ident, $before:path) => {
-        /// The hook of this name.
-        ///
-        /// # Safety
-        /// That of the C function.
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
-            std::arch::naked_asm!(
-                ".cfi_startproc",
-                "stp x29, x30, [sp, #-224]!",
-                ".cfi_def_cfa_offset 224",
-                ".cfi_offset w30, -216",
-                ".cfi_offset w29, -224",
-                "mov x29, sp",
-                "stp x0, x1, [sp, #16]",
-                "stp x2, x3, [sp, #32]",
-                "stp x4, x5, [sp, #48]",
-                "stp x6, x7, [sp, #64]",
-                "str x8, [sp, #80]",
-                "stp q0, q1, [sp, #96]",
-                "stp q2, q3, [sp, #128]",
-                "stp q4, q5, [sp, #160]",
-                "stp q6, q7, [sp, #192]",
-                "bl {before}",
-                "mov x16, x0",
-                "ldp x0, x1, [sp, #16]",
-                "ldp x2, x3, [sp, #32]",
-                "ldp x4, x5, [sp, #48]",
-                "ldp x6, x7, [sp, #64]",
-                "ldr x8, [sp, #80]",
-                "ldp q0, q1, [sp, #96]",
-                "ldp q2, q3, [sp, #128]",
-                "ldp q4, q5, [sp, #160]",
-                "ldp q6, q7, [sp, #192]",
-                "ldp x29, x30, [sp], #224",
-                ".cfi_def_cfa_offset 0",
-                ".cfi_restore w30",
-                ".cfi_restore w29",
-                "br x16",
-                ".cfi_endproc",
-                before = sym $before,
-            );
+        naked_hook! { $name, $before,
+            "stp x29, x30, [sp, #-224]!",
+            ".cfi_def_cfa_offset 224",
+            ".cfi_offset w30, -216",
+            ".cfi_offset w29, -224",
+            "mov x29, sp",
+            "stp x0, x1, [sp, #16]",
+            "stp x2, x3, [sp, #32]",
+            "stp x4, x5, [sp, #48]",
+            "stp x6, x7, [sp, #64]",
+            "str x8, [sp, #80]",
+            "stp q0, q1, [sp, #96]",
+            "stp q2, q3, [sp, #128]",
+            "stp q4, q5, [sp, #160]",
+            "stp q6, q7, [sp, #192]",
+            "bl {calls}",
+            "mov x16, x0",
+            "ldp x0, x1, [sp, #16]",
+            "ldp x2, x3, [sp, #32]",
+            "ldp x4, x5, [sp, #48]",
+            "ldp x6, x7, [sp, #64]",
+            "ldr x8, [sp, #80]",
+            "ldp q0, q1, [sp, #96]",
+            "ldp q2, q3, [sp, #128]",
+            "ldp q4, q5, [sp, #160]",
+            "ldp q6, q7, [sp, #192]",
+            "ldp x29, x30, [sp], #224",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore w30",
+            ".cfi_restore w29",
+            "br x16",
         }
     };
 }
@@ -170,31 +168,20 @@ const IN_REGISTERS: usize = 7;
 #[cfg(target_arch = "x86_64")]
 macro_rules! exec_hook {
     ($name:ident, $exec:path) => {
-        /// The hook of this name.
-        ///
-        /// # Safety
-        /// That of the C function.
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
-            std::arch::naked_asm!(
-                ".cfi_startproc",
-                "sub rsp, 40",
-                ".cfi_adjust_cfa_offset 40",
-                "mov [rsp], rsi",
-                "mov [rsp + 8], rdx",
-                "mov [rsp + 16], rcx",
-                "mov [rsp + 24], r8",
-                "mov [rsp + 32], r9",
-                "mov rsi, rsp",
-                "lea rdx, [rsp + 48]",
-                "call {exec}",
-                "add rsp, 40",
-                ".cfi_adjust_cfa_offset -40",
-                "ret",
-                ".cfi_endproc",
-                exec = sym $exec,
-            );
+        naked_hook! { $name, $exec,
+            "sub rsp, 40",
+            ".cfi_adjust_cfa_offset 40",
+            "mov [rsp], rsi",
+            "mov [rsp + 8], rdx",
+            "mov [rsp + 16], rcx",
+            "mov [rsp + 24], r8",
+            "mov [rsp + 32], r9",
+            "mov rsi, rsp",
+            "lea rdx, [rsp + 48]",
+            "call {calls}",
+            "add rsp, 40",
+            ".cfi_adjust_cfa_offset -40",
+            "ret",
         }
     };
 }
@@ -202,35 +189,24 @@ macro_rules! exec_hook {
 #[cfg(target_arch = "aarch64")]
 macro_rules! exec_hook {
     ($name:ident, $exec:path) => {
-        /// The hook of this name.
-        ///
-        /// # Safety
-        /// That of the C function.
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
-            std::arch::naked_asm!(
-                ".cfi_startproc",
-                "stp x29, x30, [sp, #-80]!",
-                ".cfi_def_cfa_offset 80",
-                ".cfi_offset w30, -72",
-                ".cfi_offset w29, -80",
-                "mov x29, sp",
-                "stp x1, x2, [sp, #16]",
-                "stp x3, x4, [sp, #32]",
-                "stp x5, x6, [sp, #48]",
-                "str x7, [sp, #64]",
-                "add x1, sp, #16",
-                "add x2, sp, #80",
-                "bl {exec}",
-                "ldp x29, x30, [sp], #80",
-                ".cfi_def_cfa_offset 0",
-                ".cfi_restore w30",
-                ".cfi_restore w29",
-                "ret",
-                ".cfi_endproc",
-                exec = sym $exec,
-            );
+        naked_hook! { $name, $exec,
+            "stp x29, x30, [sp, #-80]!",
+            ".cfi_def_cfa_offset 80",
+            ".cfi_offset w30, -72",
+            ".cfi_offset w29, -80",
+            "mov x29, sp",
+            "stp x1, x2, [sp, #16]",
+            "stp x3, x4, [sp, #32]",
+            "stp x5, x6, [sp, #48]",
+            "str x7, [sp, #64]",
+            "add x1, sp, #16",
+            "add x2, sp, #80",
+            "bl {calls}",
+            "ldp x29, x30, [sp], #80",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore w30",
+            ".cfi_restore w29",
+            "ret",
         }
     };
 }
