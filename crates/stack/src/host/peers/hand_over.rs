@@ -1,8 +1,8 @@
 //! Both ends of a connection over a link become the kernel's: the end of one process at the request of the other.
 
 use super::{
-    HAND_OVER_PATIENCE, Host, OtherEnd, PATIENCE, Peers, Reached, Received, Rest, Shared,
-    canonical, in_pass, is_own,
+    HAND_OVER_PATIENCE, Host, OtherEnd, PATIENCE, Peers, Reached, Received, Shared, canonical,
+    in_pass, is_own,
     local_streams::end_receiving,
     requests::{
         Answer, CLOSED, DONE, HAND_OVER, NOT_ACCEPTED, NOT_NOW, PING, Peer, TAKE_BACK, answer_on,
@@ -167,10 +167,9 @@ impl Shared {
             if let Some(Received { next, data }) = self.end_not_accepted(local, remote) {
                 return send_data(&socket, NOT_ACCEPTED, next, &data);
             }
-            if let Some(Rest { first, data }) = self.closed(ends, false) {
-                send_data(&socket, CLOSED, first, &data)?;
-                self.closed(ends, true);
-                return Ok(());
+            let send_rest = |first, data: &[u8]| send_data(&socket, CLOSED, first, data);
+            if let Some(sent) = self.hand_over_closed(ends, send_rest) {
+                return sent;
             }
         }
         answer(if is_done { DONE } else { NOT_NOW }).map(drop)
@@ -225,11 +224,14 @@ impl Shared {
         Some(Received { next, data })
     }
 
-    /// If this process's program has closed this connection: what is still to be sent. `ends_it`: without a word.
-    fn closed(&self, ends: (SocketAddr, SocketAddr), ends_it: bool) -> Option<Rest> {
+    /// If this process's program has closed this connection: sends what is still to be sent, and ends it without a word.
+    fn hand_over_closed(
+        &self,
+        ends: (SocketAddr, SocketAddr),
+        send: impl FnOnce(u32, &[u8]) -> io::Result<()>,
+    ) -> Option<io::Result<()>> {
         let host = Host { inner: self.host.upgrade()? };
-        let (first, data) = in_pass(|pass| host.inet().tcp_closed(ends, ends_it, pass))?;
-        Some(Rest { first, data })
+        in_pass(|pass| host.inet().tcp_hand_over_closed(ends, pass, send))
     }
 }
 

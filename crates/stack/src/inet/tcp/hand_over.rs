@@ -169,15 +169,15 @@ impl Inet {
         self.tcp.table.all().into_iter().filter_map(|(_, entry)| orphan(entry)).collect()
     }
 
-    /// What a connection that the program has closed has still to send: the number of its first byte, and the data;
-    /// nothing if there is no such connection any more. `None`: the program has it still, or the handshake is not over,
-    /// or there is no memory. `ends_it`: ends it, without a word to the peer.
-    pub(crate) fn tcp_closed(
+    /// If the program has closed a connection: has `give` give away what is still to be sent, the number of its first byte
+    /// and the data, or nothing if there is no such connection any more. Then it ends, without a word to the peer; if
+    /// `give` fails, it goes on. `None`: the program has it still, or the handshake is not over, or there is no memory.
+    pub(crate) fn tcp_hand_over_closed(
         &self,
         (local, remote): (SocketAddr, SocketAddr),
-        ends_it: bool,
         pass: &mut Pass<'_>,
-    ) -> Option<(u32, Vec<u8>)> {
+        give: impl FnOnce(u32, &[u8]) -> io::Result<()>,
+    ) -> Option<io::Result<()>> {
         match self.tcp.table.find(&Tuple::new(local, remote), Entry::clone) {
             Some(Entry::Flow(core)) => {
                 let mut state = core.enter(pass);
@@ -187,15 +187,15 @@ impl Inet {
                 }
                 let (start, end) = (connection.buffer.start(), connection.buffer.end());
                 let rest = joined(connection.buffer.pieces(start..end), (end - start) as usize);
-                let rest = rest.ok()?;
-                if ends_it {
+                let given = give(start.0, &rest.ok()?);
+                if given.is_ok() {
                     connection.end_handed_over(libc::ECONNABORTED);
                     core.finish(state, self, pass);
                 }
-                Some((start.0, rest))
+                Some(given)
             }
             Some(Entry::SynQueue(_)) => None,
-            Some(Entry::TimeWait(_)) | None => Some((0, Vec::new())),
+            Some(Entry::TimeWait(_)) | None => Some(give(0, &[])),
         }
     }
 }
