@@ -55,7 +55,9 @@ pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
     let listener = lease::listen(&name)?;
     let program = pidfd_open(getpid(), PidfdFlags::empty())?;
     let (result, answer) = pipe_with(PipeFlags::CLOEXEC)?;
-    if let Some(rules) = firewall::rules().filter(|_| launch.bypass_firewall) {
+    if launch.bypass_firewall
+        && let Some(rules) = firewall::rules()
+    {
         rules.report(device);
     }
     xdp::report_zero_copy_limit(device);
