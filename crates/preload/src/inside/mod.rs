@@ -332,7 +332,8 @@ pub(crate) const FAULTS: [libc::c_int; 7] = [
     libc::SIGABRT,
 ];
 
-fn all_but_faults() -> libc::sigset_t {
+/// All signals, except those of a fault.
+pub(crate) fn all_but_faults() -> libc::sigset_t {
     // SAFETY: a set is plain data.
     unsafe {
         let mut all = mem::zeroed();

@@ -61,12 +61,7 @@ pub(crate) fn default_of(signal: c_int) -> libc::sigaction {
     if DELIVER.get().is_some() && ends(signal) {
         action.sa_sigaction = on_end as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-        // SAFETY: a set of our own.
-        unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-        for fault in FAULTS {
-            // SAFETY: as above.
-            unsafe { libc::sigdelset(&raw mut action.sa_mask, fault) };
-        }
+        action.sa_mask = inside::all_but_faults();
     }
     action
 }

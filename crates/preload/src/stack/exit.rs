@@ -11,13 +11,13 @@ use super::{
     local_stream_end,
 };
 use crate::{
-    inside::{FAULTS, Inside},
+    inside::{Inside, all_but_faults},
     panics, real,
 };
 use busypoll_stack::ledger::{Ledger, LedgerEntry};
 use libc::c_int;
 use std::{
-    mem, ptr, thread,
+    ptr, thread,
     time::{Duration, Instant},
 };
 
@@ -86,7 +86,9 @@ pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };
     let Some(Made { ledger, .. }) = host::made_by_this_process() else { return };
     // A timer of the program, whose handler may be gone by now, would end it in another way meanwhile.
-    block_signals();
+    let all = all_but_faults();
+    // SAFETY: a set of our own.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, ptr::null_mut()) };
     let until = Instant::now() + WAIT_LIMIT;
     host::leave_directory();
     handover_parent::hand_over_all(until);
@@ -108,19 +110,6 @@ pub fn close_all() {
         handover_parent::hand_over_each(FILES.all().filter_map(rest).collect(), until);
     });
     host::flush_capture();
-}
-
-/// For the calling thread, except those of a fault. The process ends with this.
-fn block_signals() {
-    // SAFETY: a set of our own, zeroed and then filled.
-    unsafe {
-        let mut all: libc::sigset_t = mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        for fault in FAULTS {
-            libc::sigdelset(&raw mut all, fault);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, ptr::null_mut());
-    }
 }
 
 /// This process executes a program: what the connections that it has closed have still to send is delivered, by then.

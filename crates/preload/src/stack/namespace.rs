@@ -2,18 +2,15 @@
 //! the kernel's.
 
 use super::not_accelerated;
-use crate::{errno, real, report::Once};
+use crate::{real, report::Once};
 use libc::c_int;
-use std::{
-    mem::MaybeUninit,
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, Ordering},
 };
 
 /// The namespace of a thread: the device and the inode of its file.
-type Namespace = (libc::dev_t, libc::ino_t);
+type Namespace = (u64, u64);
 
 /// That of the process before any thread has left it. `None`: it cannot be known.
 static FIRST: OnceLock<Option<Namespace>> = OnceLock::new();
@@ -56,7 +53,6 @@ pub fn is_first(is_reported: bool) -> bool {
 
 #[cold]
 fn is_first_now(is_reported: bool) -> bool {
-    let _errno = errno::Saved::new();
     let is_first = FIRST.get().is_some_and(|first| first.is_some() && *first == present());
     if !is_first && is_reported {
         let why = format_args!(
@@ -70,9 +66,6 @@ fn is_first_now(is_reported: bool) -> bool {
 
 /// That of the calling thread.
 fn present() -> Option<Namespace> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a C string, and room for the answer.
-    let result = unsafe { libc::stat(c"/proc/thread-self/ns/net".as_ptr(), stat.as_mut_ptr()) };
-    // SAFETY: the kernel has written it.
-    (result == 0).then(|| unsafe { stat.assume_init() }).map(|stat| (stat.st_dev, stat.st_ino))
+    let stat = rustix::fs::stat(c"/proc/thread-self/ns/net").ok()?;
+    Some((stat.st_dev, stat.st_ino))
 }
