@@ -1,9 +1,10 @@
 //! A table in shared memory of the CPUs that have a spinner, so that no two threads spin
 //! for packets on one CPU: each would keep the other from the work it waits for.
 //!
-//! A file of [`CPUS`] entries, one cache line each: until when the CPU is taken, and how many threads were refused.
-//! An entry expires, so that nothing must be cleaned up after a killed process. After the entries come the [`Pace`]
-//! of the clock that all processes use, and how often spinning was found harmful.
+//! A file of [`CPUS`] entries, one cache line each: until when the CPU is taken, how many threads were refused, until
+//! when no thread of the CPU spins, and until when a trial of spinning is under way. All times expire, so that nothing
+//! must be cleaned up after a killed process. After the entries come the [`Pace`] of the clock that all processes use,
+//! and how often spinning was found harmful.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -30,6 +31,8 @@ const BYTES: usize = size_of::<Table>();
 struct Slot {
     taken_until: AtomicU64,
     refused: AtomicU64,
+    quiet_until: AtomicU64,
+    trial_until: AtomicU64,
 }
 
 #[repr(C)]
@@ -173,6 +176,45 @@ impl Spinners {
         lost || slot.refused.load(Ordering::Relaxed) != claim.refused
     }
 
+    /// Whether no thread of `cpu` may spin at `now`.
+    #[inline]
+    #[must_use]
+    pub fn is_quiet(&self, cpu: usize, now: u64) -> bool {
+        let quiet = |slot: &Slot| is_ahead(slot.quiet_until.load(Ordering::Relaxed), now, MOST);
+        self.cpus.get(cpu).is_some_and(quiet)
+    }
+
+    /// Keeps the threads of `cpu` from spinning until `until`, for a second at most.
+    pub fn quieten(&self, cpu: usize, until: u64) {
+        if let Some(slot) = self.cpus.get(cpu) {
+            slot.quiet_until.store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends what [`Spinners::quieten`] began with the same `until`, unless another thread has prolonged it.
+    pub fn end_quiet(&self, cpu: usize, until: u64) {
+        if let Some(slot) = self.cpus.get(cpu) {
+            let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = slot.quiet_until.compare_exchange(until, 0, done, failed);
+        }
+    }
+
+    /// Begins a trial of spinning on `cpu`, until `until` at first; false while another one is under way there.
+    pub fn begin_trial(&self, cpu: usize, now: u64, until: u64) -> bool {
+        let Some(slot) = self.cpus.get(cpu) else { return true };
+        let taken = slot.trial_until.load(Ordering::Relaxed);
+        let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        !is_ahead(taken, now, MOST)
+            && slot.trial_until.compare_exchange(taken, until, done, failed).is_ok()
+    }
+
+    /// No other trial begins on `cpu` before `until`, for a second at most.
+    pub fn hold_trial(&self, cpu: usize, until: u64) {
+        if let Some(slot) = self.cpus.get(cpu) {
+            slot.trial_until.store(until, Ordering::Relaxed);
+        }
+    }
+
     /// Counts a trial that found spinning harmful.
     #[cold]
     pub fn count_harm(&self) {
@@ -281,6 +323,35 @@ mod tests {
         assert_eq!((counts.refused, counts.harm), (1, 1));
         assert!(Spinners::read_counts(&path).is_err());
         assert!(Spinners::read_counts(Path::new("/dev/null")).is_err());
+    }
+
+    #[test]
+    fn a_quiet_cpu_is_quiet_to_all_until_its_time_is_over() {
+        let table = Spinners::private().unwrap();
+        table.quieten(2, 150);
+        assert!(table.is_quiet(2, 149) && !table.is_quiet(2, 150) && !table.is_quiet(1, 149));
+        // Another thread has prolonged it.
+        table.quieten(2, 180);
+        table.end_quiet(2, 150);
+        assert!(table.is_quiet(2, 149));
+        table.end_quiet(2, 180);
+        assert!(!table.is_quiet(2, 149));
+        table.quieten(2, 10 * MOST);
+        assert!(!table.is_quiet(2, 149), "made with another clock");
+        table.quieten(CPUS, 150);
+        assert!(!table.is_quiet(CPUS, 149), "a CPU beyond the table has no entry");
+    }
+
+    #[test]
+    fn a_cpu_has_one_trial_at_a_time() {
+        let table = Spinners::private().unwrap();
+        assert!(table.begin_trial(1, 100, 150));
+        assert!(!table.begin_trial(1, 149, 200) && table.begin_trial(0, 149, 200));
+        table.hold_trial(1, 180);
+        assert!(!table.begin_trial(1, 179, 230) && table.begin_trial(1, 180, 230));
+        table.hold_trial(1, 10 * MOST);
+        assert!(table.begin_trial(1, 180, 230), "made with another clock");
+        assert!(table.begin_trial(CPUS, 0, 1) && table.begin_trial(CPUS, 0, 1));
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //!
 //! - At most one spinner per CPU, over all runs of the user ([`Spinners`]), and no more than the policy and the CPU
 //!   quota allow.
-//! - A thread whose waits take longer with spinning than without stops spinning for a while ([`spin_trial`]).
+//! - Where waits take longer with spinning than without, no thread of the CPU spins for a while ([`spin_trial`]).
 
+mod means;
 mod spin_trial;
 
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use busypoll_linux::{
@@ -19,7 +21,7 @@ use busypoll_stack::spin::Rule;
 
 use crate::config::Config;
 use crate::report::Once;
-use spin_trial::Record;
+use spin_trial::{Cpu, Record};
 
 /// The table that the processes share, and how many threads may spin.
 struct Limits {
@@ -51,8 +53,45 @@ pub fn prepare(config: &Config) {
     });
 }
 
+/// The threads of this process that are in a trial.
+static TRIALS: AtomicU32 = AtomicU32::new(0);
+
 local! {
-    static RECORD: Record = Record::new();
+    static RECORD: Record = Record::new(here);
+}
+
+/// A call of the calling thread has moved data or returned events: a step of its work, by which a trial measures how
+/// fast it goes. Nearly free while no thread is in a trial.
+#[inline]
+pub fn count_step() {
+    if TRIALS.load(Ordering::Relaxed) > 0 {
+        count_step_of_trial();
+    }
+}
+
+#[cold]
+fn count_step_of_trial() {
+    let _ = RECORD.try_with(Record::count_step);
+}
+
+fn trial_begins() {
+    TRIALS.fetch_add(1, Ordering::Relaxed);
+}
+
+fn trial_ends() {
+    let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+    let _ = TRIALS.fetch_update(done, failed, |trials| trials.checked_sub(1));
+}
+
+/// The calling thread ends.
+pub fn on_thread_exit() {
+    let _ = RECORD.try_with(Record::thread_ends);
+}
+
+/// In a child of fork(2): it has the calling thread alone.
+pub fn in_child() {
+    let trials = RECORD.try_with(Record::is_in_trial).map_or(0, u32::from);
+    TRIALS.store(trials, Ordering::Relaxed);
 }
 
 /// Whether the calling thread has found spinning harmful and does not spin for now. This check is all it costs then.
@@ -69,8 +108,13 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Begins a wait that would spin for `micros` microseconds.
+    /// Begins a call of the kernel's that would spin for `micros` microseconds. Each is a step of the thread's work.
     pub fn begin(micros: u32) -> Self {
+        count_step();
+        Self::begin_uncounted(micros)
+    }
+
+    fn begin_uncounted(micros: u32) -> Self {
         let began = now();
         // The kernel's microsecond has 1024 ns.
         let span = u64::from(micros) * 1024;
@@ -106,7 +150,7 @@ fn begin_in_stack(span: Duration) -> bool {
     if backs_off() {
         return false;
     }
-    let wait = Wait::begin(u32::try_from(span.as_micros()).unwrap_or(u32::MAX));
+    let wait = Wait::begin_uncounted(u32::try_from(span.as_micros()).unwrap_or(u32::MAX));
     let spins = wait.spins();
     let _ = IN_STACK.try_with(|current| current.set(Some(wait)));
     spins
@@ -119,13 +163,22 @@ fn end_in_stack() {
 }
 
 fn enter(now: u64, until: u64) -> Option<CpuClaim> {
+    let Cpu { spinners, number } = here()?;
     let limits = LIMITS.get()?.as_ref()?;
-    if limits.at_most.is_some_and(|n| limits.spinners.count(limits.cpus, now) >= n) {
+    if spinners.is_quiet(number, now)
+        || limits.at_most.is_some_and(|n| spinners.count(limits.cpus, now) >= n)
+    {
         return None;
     }
+    spinners.enter(number, now, until)
+}
+
+/// The CPU that the calling thread runs on.
+fn here() -> Option<Cpu> {
+    let spinners = LIMITS.get()?.as_ref()?.spinners;
     // SAFETY: no precondition.
-    let cpu = unsafe { libc::sched_getcpu() };
-    limits.spinners.enter(usize::try_from(cpu).ok()?, now, until)
+    let number = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
+    Some(Cpu { spinners, number })
 }
 
 /// For those who watch the machine.

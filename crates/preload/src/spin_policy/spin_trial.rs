@@ -1,15 +1,17 @@
-//! Spin trials. A thread whose waits end in sleep or preemption although it spins tries both ways. If a wait, or a
-//! round of work and wait, is clearly shorter without spinning, the thread stops spinning: for a second at first, and
-//! longer each time a trial finds the same. So two programs on one CPU, or a program and its peer, soon stop keeping
-//! each other from running. (A peer that was kept waiting may take the CPU back during the work: then the rounds get
-//! longer and not the waits.) Likewise if spinning does not shorten its waits and other threads want the CPU: it spins
-//! at their expense, which its own waits do not show.
+//! Spin trials. A thread whose waits end in sleep or preemption although it spins tries both ways, and all threads that
+//! spin on its CPU, of all processes, go the same way with it: the spinning that does harm may be another thread's. If
+//! a wait, or a round of work and wait, is shorter without spinning, no thread spins on this CPU any more: for a second
+//! at first, and longer each time a trial finds the same, as long as the thread waits there. So two programs on one
+//! CPU, or the threads of one that take turns, soon stop keeping each other from running. (A peer that was kept waiting
+//! may take the CPU back during the work: then the rounds get longer and not the waits.) If spinning does not shorten
+//! its waits and other threads want the CPU, the thread itself stops: it spins at their expense, which its own waits do
+//! not show.
 
 use std::cell::Cell;
 
-use busypoll_linux::ticks::is_ahead;
+use busypoll_linux::{spinners::Spinners, ticks::is_ahead};
 
-use super::now;
+use super::{means::Means, now};
 use crate::{errno::Saved, report::Once};
 
 /// Waits between two checks of how the waits ended, at first and at most.
@@ -23,14 +25,14 @@ const WARM_UP: u64 = STRETCH / 2;
 /// The fewest waits in a stretch, if they take longer than it.
 const WAITS: u32 = 2;
 /// Stretches of each kind that decide a trial, and the most that both kinds together may take.
-const TRIAL: usize = 7;
+pub(super) const TRIAL: usize = 7;
 const STRETCHES: u32 = 4 * TRIAL as u32;
 /// Stretches of each kind that decide a trial early, if all of one kind are far above all of the other. The kinds must
 /// have changed this often by then: otherwise a load that comes or goes would look the same.
-const CLEAR: usize = 3;
+pub(super) const CLEAR: usize = 3;
 const CHANGES: u32 = 2;
 /// A difference that does not count, in nanoseconds.
-const NOISE: u64 = 2_000;
+pub(super) const NOISE: u64 = 2_000;
 /// What the scheduler may add to a wait besides the spinning itself, in nanoseconds: a few ticks. A wait that is longer
 /// by more than both comes from a load that has gone.
 const SCHEDULED: u64 = 20_000_000;
@@ -43,11 +45,25 @@ const TRIAL_INTERVAL_MAX: u64 = 1_000_000_000;
 /// How long a thread that found spinning harmful does not spin, in nanoseconds, at first and at most.
 const BACKOFF_FIRST: u64 = 1_000_000_000;
 const BACKOFF_MAX: u64 = 60_000_000_000;
+/// How long a trial, and one of its ways, hold for the other threads of the CPU after each wait, in nanoseconds: if the
+/// thread is gone, this is all that is left of it.
+const HOLD: u64 = 4 * STRETCH;
+/// The same for a thread that does not spin because spinning was found harmful: it looks at the clock less often.
+const HOLD_QUIET: u64 = 250_000_000;
 
 static HARMFUL: Once = Once::new();
 
+/// The CPU that the calling thread runs on, in the table of all processes.
+#[derive(Clone, Copy)]
+pub(super) struct Cpu {
+    pub spinners: Spinners,
+    pub number: usize,
+}
+
 /// The thread's own record.
 pub(super) struct Record {
+    /// Where the calling thread runs; `None` without a table.
+    here: fn() -> Option<Cpu>,
     waits: Cell<u32>,
     check_after: Cell<u32>,
     switches: Cell<u64>,
@@ -77,29 +93,30 @@ pub(super) struct Record {
     /// Waits left until the clock is read to see whether the time without spinning is over.
     clock_skips: Cell<u32>,
     backoff: Cell<u64>,
+    /// It keeps the other threads of its CPU from spinning as well while it backs off.
+    quietens: Cell<bool>,
+    /// The CPU that a trial has made quiet, and until when; 0: none.
+    quiet: Cell<(usize, u64)>,
 }
 
 /// Part of a trial.
 struct Stretch {
     began: Cell<u64>,
     spins: Cell<bool>,
-    /// Waits of its second half, and how many of them went its way: there may be no free CPU to spin on.
+    /// Waits of its second half. Those of a spinning stretch count even if another thread spun, or none was allowed to.
     waits: Cell<u32>,
-    counted: Cell<u32>,
     nanos: Cell<u64>,
-    /// When the first of them began and the last ended.
+    /// When the first of them ended and the last, and the steps of work since the first.
     from: Cell<u64>,
     to: Cell<u64>,
-}
-
-struct Means {
-    count: Cell<usize>,
-    nanos: [Cell<u64>; TRIAL],
+    steps: Cell<u32>,
+    steps_at_end: Cell<u32>,
 }
 
 impl Record {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(here: fn() -> Option<Cpu>) -> Self {
         Self {
+            here,
             waits: Cell::new(0),
             check_after: Cell::new(CHECK_FIRST),
             switches: Cell::new(0),
@@ -115,10 +132,11 @@ impl Record {
                 began: Cell::new(0),
                 spins: Cell::new(true),
                 waits: Cell::new(0),
-                counted: Cell::new(0),
                 nanos: Cell::new(0),
                 from: Cell::new(0),
                 to: Cell::new(0),
+                steps: Cell::new(0),
+                steps_at_end: Cell::new(0),
             },
             mean_waits: [const { Means::new() }; 2],
             mean_rounds: [const { Means::new() }; 2],
@@ -127,7 +145,19 @@ impl Record {
             backoff_until: Cell::new(0),
             clock_skips: Cell::new(0),
             backoff: Cell::new(0),
+            quietens: Cell::new(false),
+            quiet: Cell::new((0, 0)),
         }
+    }
+
+    pub(super) fn is_in_trial(&self) -> bool {
+        self.trial.get() > 0
+    }
+
+    /// A call of the program has moved data or returned events.
+    pub(super) fn count_step(&self) {
+        let steps = &self.stretch.steps;
+        steps.set(steps.get().saturating_add(1));
     }
 
     pub(super) fn backs_off(&self, now: impl Fn() -> u64) -> bool {
@@ -141,6 +171,11 @@ impl Record {
         self.clock_skips.set(CHECK_FIRST);
         let now = now();
         if is_ahead(self.backoff_until.get(), now, BACKOFF_MAX) {
+            if self.quietens.get()
+                && let Some(cpu) = (self.here)()
+            {
+                cpu.spinners.quieten(cpu.number, now + HOLD_QUIET);
+            }
             return true;
         }
         // The time is over: try again.
@@ -162,7 +197,31 @@ impl Record {
         if now.saturating_sub(stretch.began.get()) >= STRETCH && stretch.waits.get() >= WAITS {
             self.next_stretch(now);
         }
-        self.trial.get() == 0 || stretch.spins.get()
+        if self.trial.get() == 0 {
+            return true;
+        }
+        self.announce(now);
+        stretch.spins.get()
+    }
+
+    /// Makes the other threads of the CPU go the stretch's way.
+    fn announce(&self, now: u64) {
+        let Some(cpu) = (self.here)() else { return };
+        cpu.spinners.hold_trial(cpu.number, now + HOLD);
+        if self.stretch.spins.get() || self.quiet.get().0 != cpu.number {
+            self.end_quiet(cpu.spinners);
+        }
+        if !self.stretch.spins.get() {
+            self.quiet.set((cpu.number, now + HOLD));
+            cpu.spinners.quieten(cpu.number, now + HOLD);
+        }
+    }
+
+    fn end_quiet(&self, spinners: Spinners) {
+        let (cpu, until) = self.quiet.replace((0, 0));
+        if until != 0 {
+            spinners.end_quiet(cpu, until);
+        }
     }
 
     #[cold]
@@ -182,6 +241,7 @@ impl Record {
             self.judge(clear, self.is_wanted(Switches::of_this_thread()), now);
         }
         if self.trial.get() == 0 {
+            self.end_trial(now);
             // The sleeps of the trial say nothing about the waits to come.
             self.switches.set(Switches::of_this_thread().all());
             return;
@@ -203,15 +263,48 @@ impl Record {
         x >> 32 & 1 == 0
     }
 
+    /// Starts a trial, unless another thread has one on this CPU.
     #[cold]
     fn start_trial(&self, now: u64) {
+        let begins = |cpu: Cpu| cpu.spinners.begin_trial(cpu.number, now, now + HOLD);
+        if (self.here)().is_none_or(begins) {
+            super::trial_begins();
+            self.start_stretches(now);
+        }
+    }
+
+    /// The trial is over: other threads may have the next one.
+    fn end_trial(&self, now: u64) {
+        super::trial_ends();
+        if let Some(cpu) = (self.here)() {
+            self.end_quiet(cpu.spinners);
+            let backs_off = self.backoff_until.get() != 0;
+            cpu.spinners.hold_trial(
+                cpu.number,
+                if backs_off { now } else { now + self.trial_interval.get() },
+            );
+            if backs_off && self.quietens.get() {
+                cpu.spinners.quieten(cpu.number, now + HOLD_QUIET);
+            }
+        }
+    }
+
+    /// The thread ends, perhaps in the middle of a trial.
+    pub(super) fn thread_ends(&self) {
+        if self.trial.replace(0) > 0 {
+            super::trial_ends();
+            (self.here)().into_iter().for_each(|cpu| self.end_quiet(cpu.spinners));
+        }
+    }
+
+    fn start_stretches(&self, now: u64) {
         self.trial.set(STRETCHES);
         self.changes.set(0);
         self.spun.set(0);
         self.preemptions.set(Switches::of_this_thread().preemptions);
         self.span.set(0);
         let means = self.mean_waits.iter().chain(&self.mean_rounds);
-        means.for_each(|means| means.count.set(0));
+        means.for_each(Means::clear);
         self.stretch.spins.set(self.random_bit(now));
         self.stretch.begin(now);
     }
@@ -221,7 +314,7 @@ impl Record {
     pub(super) fn ended(&self, spun: bool, contended: bool, began: u64, now: impl Fn() -> u64) {
         if self.trial.get() > 0 {
             self.spun.set(self.spun.get().saturating_add(spun.into()));
-            return self.stretch.ended(spun, began, now());
+            return self.stretch.ended(began, now());
         }
         if contended {
             self.contended.set(true);
@@ -269,18 +362,27 @@ impl Record {
         let longer =
             |[slept, spun]: [u64; 2]| spun > slept + slept / 4 + NOISE && spun - slept <= can_add;
         let useless = |[slept, spun]: [u64; 2]| spun >= slept - slept / 8;
+        // All rounds of one kind are a little longer than those of the other.
+        let [slept, spun] = &self.mean_rounds;
+        let slower = |[slept_for, spun_for]: [u64; 2]| {
+            spun_for > slept_for + slept_for / 16
+                && spun_for - slept_for <= can_add
+                && spun.ranks_above(slept)
+        };
         let (waits, rounds) = (medians(&self.mean_waits), medians(&self.mean_rounds));
+        let longer_rounds = longer(rounds) || slower(rounds);
         let in_vain = wanted && useless(waits) && useless(rounds);
-        if longer(waits) || longer(rounds) || in_vain {
+        if longer(waits) || longer_rounds || in_vain {
             let strikes = self.strikes.get() + 1;
             self.strikes.set(strikes);
             if !clear && strikes < 2 && self.backoff.get() == 0 {
-                return self.start_trial(now);
+                return self.start_stretches(now);
             }
             super::count_harm();
+            self.quietens.set(longer(waits) || longer_rounds);
             if longer(waits) {
                 report_longer("the waits of this program", waits);
-            } else if longer(rounds) {
+            } else if longer_rounds {
                 report_longer("this program's rounds of work and wait", rounds);
             } else {
                 HARMFUL.report(format_args!(
@@ -307,77 +409,34 @@ impl Stretch {
     fn begin(&self, now: u64) {
         self.began.set(now);
         self.waits.set(0);
-        self.counted.set(0);
         self.nanos.set(0);
     }
 
-    /// The mean wait, and the mean round from wait to wait, if any wait went its way.
+    /// The mean wait, and the mean time of a step of work with its waits.
     fn means(&self) -> Option<(u64, u64)> {
-        let wait = self.nanos.get().checked_div(self.counted.get().into())?;
+        let wait = self.nanos.get().checked_div(self.waits.get().into())?;
         let span = self.to.get().saturating_sub(self.from.get());
-        Some((wait, span.checked_div(self.waits.get().into())?))
+        Some((wait, span / u64::from(self.steps_at_end.get().max(1))))
     }
 
-    fn ended(&self, spun: bool, began: u64, now: u64) {
+    fn ended(&self, began: u64, now: u64) {
         if began.saturating_sub(self.began.get()) < WARM_UP {
             return;
         }
         if self.waits.get() == 0 {
-            self.from.set(began);
+            self.from.set(now);
+            self.steps.set(0);
         }
         self.to.set(now);
+        self.steps_at_end.set(self.steps.get());
         self.waits.set(self.waits.get().saturating_add(1));
-        if spun == self.spins.get() {
-            self.counted.set(self.counted.get().saturating_add(1));
-            let length = now.saturating_sub(began);
-            self.nanos.set(self.nanos.get().saturating_add(length));
-        }
-    }
-}
-
-impl Means {
-    const fn new() -> Self {
-        Self { count: Cell::new(0), nanos: [const { Cell::new(0) }; TRIAL] }
-    }
-
-    fn full(&self) -> bool {
-        self.count.get() == TRIAL
-    }
-
-    fn add(&self, mean: u64) {
-        if let Some(slot) = self.nanos.get(self.count.get()) {
-            slot.set(mean);
-            self.count.set(self.count.get() + 1);
-        }
-    }
-
-    fn sorted(&self) -> ([u64; TRIAL], usize) {
-        let mut sorted = [u64::MAX; TRIAL];
-        let count = self.count.get();
-        for (to, from) in sorted.iter_mut().zip(&self.nanos).take(count) {
-            *to = from.get();
-        }
-        sorted.sort_unstable();
-        (sorted, count)
-    }
-
-    /// The median of means, not of waits: where two programs share a CPU most waits are over before they begin, and the
-    /// few others take all the time. Not the mean of means: another thread had the CPU in some stretches.
-    fn median(&self) -> u64 {
-        let (sorted, count) = self.sorted();
-        sorted[count / 2]
-    }
-
-    fn far_above(&self, other: &Means) -> bool {
-        let ((mine, count), (others, other_count)) = (self.sorted(), other.sorted());
-        let enough = count >= CLEAR && other_count >= CLEAR;
-        enough && mine[0] > others[other_count - 1].saturating_mul(2) + NOISE
+        self.nanos.set(self.nanos.get().saturating_add(now.saturating_sub(began)));
     }
 }
 
 fn report_longer(what: &str, [slept, spun]: [u64; 2]) {
     HARMFUL.report(format_args!(
-        "busy polling made {what} longer ({} us instead of {} us), so the thread does not poll for \
+        "busy polling made {what} longer ({} us instead of {} us), so no thread polls on its CPU for \
          a while: are there enough CPUs for it and its peer?",
         spun / 1000,
         slept / 1000
@@ -424,7 +483,7 @@ mod tests {
 
     /// The same with work between waits: after waits that slept, and after waits that spun.
     fn trial_with_work(slept: u64, spun: impl Fn(u64) -> u64, work: [u64; 2]) -> Option<u64> {
-        let record = Record::new();
+        let record = Record::new(|| None);
         let mut now = MS;
         record.start_trial(now);
         let mut spent = 0;
@@ -433,6 +492,7 @@ mod tests {
             let length = if spins { spun(now - record.stretch.began.get()) } else { slept };
             spent += if spins { length } else { 0 };
             record.ended(spins, false, now, || now + length);
+            record.count_step();
             now += length + work[usize::from(spins)];
         }
         record.backs_off(|| now).then_some(spent)
@@ -453,7 +513,7 @@ mod tests {
         }
         // Clearly harmful.
         assert!(trial(10 * US, |_| 110 * US).unwrap() < 2 * CLEAR as u64 * STRETCH + 10 * MS);
-        assert_eq!(trial(10 * US, |_| 12 * US), None, "no difference");
+        assert_eq!(trial(10 * US, |_| 10 * US + 600), None, "no difference");
     }
 
     #[test]
@@ -465,7 +525,7 @@ mod tests {
 
     /// Two trials that found these waits; `wanted`: other threads wanted the CPU.
     fn judged(slept: u64, spun: u64, wanted: bool) -> bool {
-        let record = Record::new();
+        let record = Record::new(|| None);
         for _ in 0..2 {
             record.start_trial(MS);
             record.trial.set(0);
@@ -482,7 +542,7 @@ mod tests {
 
     #[test]
     fn spinning_in_vain_ends_if_other_threads_want_the_cpu() {
-        for (slept, spun) in [(100 * US, 100 * US), (100 * US, 90 * US), (100 * US, 110 * US)] {
+        for (slept, spun) in [(100 * US, 100 * US), (100 * US, 90 * US), (100 * US, 106 * US)] {
             assert!(judged(slept, spun, true));
             assert!(!judged(slept, spun, false));
         }
@@ -491,7 +551,7 @@ mod tests {
 
     #[test]
     fn a_cpu_is_wanted_if_a_quarter_of_the_waits_that_spun_lost_it() {
-        let record = Record::new();
+        let record = Record::new(|| None);
         let lost = |preemptions| record.is_wanted(Switches { waits: 1000, preemptions });
         assert!(!lost(100), "no wait spun");
         record.spun.set(400);
@@ -507,7 +567,7 @@ mod tests {
 
     #[test]
     fn the_interval_between_trials_doubles_while_spinning_is_harmless() {
-        let record = Record::new();
+        let record = Record::new(|| None);
         let mut now = MS;
         for trusted in [200 * MS, 400 * MS, 800 * MS, TRIAL_INTERVAL_MAX, TRIAL_INTERVAL_MAX] {
             record.start_trial(now);
@@ -525,7 +585,7 @@ mod tests {
     fn a_load_that_starts_is_not_taken_for_harm() {
         for seed in 1..200 {
             for idle in 1..8 {
-                let record = Record::new();
+                let record = Record::new(|| None);
                 record.random.set(seed);
                 let mut now = MS;
                 record.start_trial(now);
@@ -550,7 +610,7 @@ mod tests {
     #[test]
     fn a_clock_that_goes_back_does_not_prolong_a_backoff_a_trial_or_an_interval() {
         let hour = 3600 * 1000 * MS;
-        let record = Record::new();
+        let record = Record::new(|| None);
         record.backoff_until.set(hour + BACKOFF_FIRST);
         assert!(record.backs_off(|| hour));
         record.clock_skips.set(0);
@@ -584,7 +644,7 @@ mod tests {
 
     #[test]
     fn a_trial_without_a_free_cpu_to_spin_on_finds_no_harm() {
-        let record = Record::new();
+        let record = Record::new(|| None);
         let mut now = MS;
         record.start_trial(now);
         while record.trial.get() > 0 {

@@ -1,6 +1,6 @@
 //! What the modules of this plane share: results as C functions return them, locks, queries of a companion.
 
-use crate::{errno, real::Failed};
+use crate::{errno, real::Failed, spin_policy};
 use libc::c_int;
 use rustix::fs::{Mode, OFlags, RawDir, open};
 use std::{
@@ -16,7 +16,12 @@ use std::{
 #[inline]
 pub fn answer<T: Failed + TryFrom<usize>>(result: io::Result<usize>) -> T {
     match result {
-        Ok(value) => T::try_from(value).unwrap_or(T::FAILED),
+        Ok(value) => {
+            if value > 0 {
+                spin_policy::count_step();
+            }
+            T::try_from(value).unwrap_or(T::FAILED)
+        }
         Err(error) => {
             errno::set(code(&error));
             T::FAILED

@@ -58,6 +58,7 @@ impl ForkLocks {
     #[must_use]
     fn in_child(mut self) -> Option<Inside> {
         inside::clear_ending();
+        spin_policy::in_child();
         self.pending.in_child();
         self.forking.in_child();
         self.known.in_child();
@@ -85,6 +86,7 @@ pub fn prepare(config: &Config) {
     thread_end::prepare(|| {
         wait::on_thread_exit();
         copy::on_thread_exit();
+        spin_policy::on_thread_exit();
     });
     let _ = host::AT_END.set(exit::close_all);
     let _ = host::HAND_OVER.set(links::hand_over);

@@ -28,7 +28,7 @@ pub const BUSY_POLL_BUDGET: usize = 8;
 /// this long; so do all pollers while no thread sleeps.
 const GRACE_FACTOR: u32 = 4;
 
-/// A check that finds pollers and no sleeper doubles the time to the next check, at most this many times: to 6.4 ms
+/// A check that finds pollers and no sleeper but a leader doubles the time to the next check, at most this many times: to 6.4 ms
 /// with the default period. A check costs a poller on the same CPU some microseconds.
 const MAX_BACKOFF: u8 = 3;
 
@@ -279,8 +279,13 @@ impl<U: Upper> Context<U> {
     /// Whether a thread sleeps that a packet of this queue could wake. If none does, the receivers are computing, and
     /// polling the ring now would only take CPU time from them.
     pub(super) fn has_sleeper(&self) -> bool {
-        let followers = self.followers.load(Ordering::SeqCst);
-        followers > 0 || self.handoff.has_leader() || any_unbound_sleeper()
+        self.has_dependent_sleeper() || self.handoff.has_leader()
+    }
+
+    /// Whether a thread sleeps that would not notice a packet left on the ring. A leader would: it waits on the
+    /// interrupt.
+    fn has_dependent_sleeper(&self) -> bool {
+        self.followers.load(Ordering::SeqCst) > 0 || any_unbound_sleeper()
     }
 
     /// Whether the queue was polled recently enough to stay with its pollers.
@@ -315,9 +320,8 @@ impl<U: Upper> Context<U> {
             // A pass may take long, because its answers may be sent by a system call. Its thread has not left.
             self.note_poll(now, self.last_poll().1);
         }
-        let has_sleeper = self.has_sleeper();
-        let polled = self.in_grace(now, has_sleeper);
-        let backoff = match polled && !has_sleeper {
+        let polled = self.in_grace(now, self.has_sleeper());
+        let backoff = match polled && !self.has_dependent_sleeper() {
             true => MAX_BACKOFF.min(self.backoff.load(Ordering::Relaxed) + 1),
             false => 0,
         };
