@@ -14,6 +14,8 @@
 //!
 //! `then f`: the handler does not return; after a panic in it `f(arguments...)` is called.
 //!
+//! `unless(argument) f`: where `f(argument)` is true, the real function is called at once.
+//!
 //! C's variadic functions are declared with as many machine words as the kernel could take: on the platforms of this
 //! library integers and pointers are passed the same way in both forms.
 
@@ -227,7 +229,7 @@ macro_rules! for_each_hook {
             prctl: (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = kernel::prctl;
             syscall: (
                 number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
-            ) -> c_long = raw::syscall;
+            ) -> c_long = raw::syscall, unless(number) raw::is_others;
         }
     };
 }

@@ -12,14 +12,14 @@ use crate::{
 macro_rules! exported_functions {
     ($(
         $name:ident $(, $alias:ident)*: $args:tt -> $ret:ty
-            = $handler:path $(, ours($fd:ident) $ours:path)? $(, then $then:path)?;
+            = $handler:path $(, ours($fd:ident) $ours:path)? $(, then $then:path)? $(, unless($first:ident) $others:path)?;
     )*) => {
         // A thread that is cancelled is unwound through these, so their ABI must allow unwinding (`crate::cancel`).
         $(
             #[cfg(panic = "unwind")]
-            exported_functions!(@export "C-unwind" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)?);
+            exported_functions!(@export "C-unwind" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)? $(, unless $first $others)?);
             #[cfg(not(panic = "unwind"))]
-            exported_functions!(@export "C" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)?);
+            exported_functions!(@export "C" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)? $(, unless $first $others)?);
             $( exported_functions!(@alias $alias $name $args -> $ret); )*
         )*
     };
@@ -51,6 +51,26 @@ macro_rules! exported_functions {
             panics::answer(move || unsafe { $handler($($arg),*) });
             // SAFETY: as above.
             unsafe { $then($($arg),*) }
+        }
+    };
+    (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, unless $first:ident $others:path) => {
+        /// The hook of this name.
+        ///
+        /// # Safety
+        /// That of the C function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
+            if $others($first) {
+                // SAFETY: the caller keeps the C function's contract.
+                return unsafe { real::$name($($arg),*) };
+            }
+            let errno = errno::Kept::new();
+            // SAFETY: the caller keeps the C function's contract, which is the handler's.
+            let result = panics::answer(move || unsafe { $handler($($arg),*) });
+            if result != <$ret as real::Failed>::FAILED {
+                errno.put_back();
+            }
+            result
         }
     };
     (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path) => {

@@ -100,6 +100,11 @@ pub fn backs_off() -> bool {
     RECORD.try_with(|record| record.backs_off(now)).unwrap_or(true)
 }
 
+/// Whether a wait of the calling thread would not spin, as it backs off or its CPU is to be quiet.
+pub fn is_quiet() -> bool {
+    backs_off() || here().is_some_and(|cpu| cpu.spinners.is_quiet(cpu.number, now()))
+}
+
 /// A wait, from before its system call to after it.
 #[must_use]
 pub struct Wait {

@@ -425,25 +425,38 @@ impl<U: Upper> Context<U> {
         kernel_fds: &mut KernelFds,
     ) -> Option<Wake> {
         let interrupt = self.line.interrupt.fd();
-        // With kernel descriptors to wait for, one ppoll waits for all, and a registration gains nothing.
-        let has_kernel_fds = !kernel_fds.is_empty();
-        if !has_kernel_fds && self.line.leader_epoll.register(waiter, interrupt).is_err() {
-            return None;
-        }
+        // Of other descriptors of the kernel's a registration gains nothing: one ppoll waits for all.
+        let place = match kernel_fds.are_kept() {
+            false => None,
+            true => {
+                let kept = kernel_fds.kept();
+                match self.line.leader_epoll.register(waiter, interrupt, kept) {
+                    Err(_) if kept.is_none() => return None,
+                    registered => registered.ok(),
+                }
+            }
+        };
         if self.handoff.take_interrupt() {
             self.line.disarm();
         }
         let mut empty_polls = 0;
         loop {
             if self.line.interrupt.unmask() {
-                let wake = if has_kernel_fds {
-                    let left = deadline.map(|deadline| deadline - time::now());
-                    waiter.sleep_with_fd(Some(interrupt), left, kernel_fds)
-                } else {
-                    waiter.sleep_on_leader_epoll(&self.line.leader_epoll, deadline)
+                // It may have fired together with a wake-up, and would not report that again: so it is masked.
+                let wake = match place {
+                    Some(place) => {
+                        let leader_epoll = &self.line.leader_epoll;
+                        let wake = waiter.sleep_on_leader_epoll(leader_epoll, place, deadline);
+                        self.line.interrupt.mask_for_edges();
+                        wake
+                    }
+                    None => {
+                        let left = deadline.map(|deadline| deadline - time::now());
+                        let wake = waiter.sleep_with_fd(Some(interrupt), left, kernel_fds);
+                        self.line.interrupt.mask();
+                        wake
+                    }
                 };
-                // It may have fired together with a wake-up, and would not report that again.
-                self.line.interrupt.mask();
                 if wake != Wake::Readable {
                     return Some(wake);
                 }

@@ -5,7 +5,7 @@
 //! [watchdog](super::watchdog), when they have left, or for a timer.
 
 use super::{
-    context::NAPI_POLL_WEIGHT, handoff::IdleAction, wait::LeaderEpoll, watchdog::Watchdog,
+    context::NAPI_POLL_WEIGHT, handoff::IdleAction, leader_epoll::LeaderEpoll, watchdog::Watchdog,
 };
 use crate::{
     napi::{Context, Upper},
@@ -57,6 +57,7 @@ impl Line {
 
     /// The next event of the unmasked interrupt wakes the thread, once.
     pub(super) fn arm(&self) {
+        self.interrupt.clear_edges();
         if !self.interrupt.unmask() {
             // Packets wait on the ring, and no other thread takes them.
             return self.kick();

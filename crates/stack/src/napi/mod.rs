@@ -21,6 +21,7 @@ mod counters;
 mod handoff;
 mod id;
 mod interrupt;
+mod leader_epoll;
 mod pass;
 mod table;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub use counters::{Counter, PlacedCounters, Stats};
 pub use id::{MIN_NAPI_ID, NapiId};
 pub use pass::{DirectBuffer, Pass, PolledBy, Poller, Upper};
 pub(crate) use wait::WakeOnEvent;
+pub use leader_epoll::KeptFd;
 pub use wait::{KernelFds, Waiter, Wake, WakeList};
 pub(crate) use word::Word;
 

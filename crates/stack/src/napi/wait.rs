@@ -6,11 +6,12 @@
 //! No wake-up is lost: a thread first registers its waiter (under the lock of what it waits for), then looks
 //! once more, then sleeps. If [`wake`](Waiter::wake) comes in between, the sleep returns at once.
 
+use super::leader_epoll::{KeptFd, LeaderEpoll, Place};
 use crate::{
     pool::{Last, Lent, Pool},
-    sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
+    sync::{Arc, AtomicU32, Mutex, Ordering, lock},
     sys::{self, drain, eventfd, signal},
-    time::{self, Instant},
+    time::Instant,
 };
 use std::{
     cell::Cell,
@@ -118,7 +119,7 @@ impl Waiter {
     }
 
     /// The same as a number; negative if there is none.
-    fn event(&self) -> RawFd {
+    pub(super) fn event(&self) -> RawFd {
         self.event_fd().map_or(-1, |event| event.as_raw_fd())
     }
 
@@ -229,30 +230,15 @@ impl Waiter {
         self.sleep_with(|| kernel_fds.poll_with(own, timeout))
     }
 
-    /// As [`sleep`](Waiter::sleep), but until `deadline`, or until the other descriptor of `leader_epoll` fires.
+    /// As [`sleep`](Waiter::sleep), but until `deadline`, or until another descriptor of `leader_epoll` fires, where the
+    /// waiter is registered at `place`.
     pub(crate) fn sleep_on_leader_epoll(
         &self,
         leader_epoll: &LeaderEpoll,
+        place: Place,
         deadline: Option<Instant>,
     ) -> Wake {
-        self.sleep_with(|| {
-            loop {
-                let mut events = [libc::epoll_event { events: 0, u64: 0 }; 3];
-                let limit = leader_epoll.limit(deadline);
-                let count = sys::epoll_wait(leader_epoll.epoll.as_raw_fd(), &mut events, limit);
-                let Ok(count) = usize::try_from(count) else { return Wake::Interrupted };
-                let has = |what| events[..count].iter().any(|event| event.u64 == what);
-                if has(WAITER) {
-                    return Wake::Woken;
-                } else if has(OTHER) {
-                    return Wake::Readable;
-                } else if has(ALARM) {
-                    leader_epoll.alarm_expired();
-                } else {
-                    return Wake::Timeout;
-                }
-            }
-        })
+        self.sleep_with(|| leader_epoll.wait(place, deadline))
     }
 
     fn sleep_with(&self, wait: impl FnOnce() -> Wake) -> Wake {
@@ -321,6 +307,8 @@ impl Drop for CurrentWaiter {
 pub struct KernelFds {
     /// The first [`OWN`] entries are the sleeper's own, filled in when it sleeps.
     fds: Vec<libc::pollfd>,
+    /// One of them.
+    kept: Option<std::sync::Arc<KeptFd>>,
 }
 
 /// How many descriptors are the sleeper's own: its eventfd and one other.
@@ -331,7 +319,7 @@ const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents:
 impl KernelFds {
     /// No descriptors.
     pub const fn none() -> KernelFds {
-        KernelFds { fds: Vec::new() }
+        KernelFds { fds: Vec::new(), kept: None }
     }
 
     /// Whether there are none.
@@ -348,6 +336,22 @@ impl KernelFds {
         self.fds.push(libc::pollfd { fd, events, revents: 0 });
     }
 
+    /// Adds one that may stay registered after the wait.
+    pub fn push_kept(&mut self, kept: &std::sync::Arc<KeptFd>) {
+        self.push(kept.raw_fd(), libc::POLLIN);
+        self.kept = Some(kept.clone());
+    }
+
+    /// Whether none has to be registered anew for each wait.
+    pub(super) fn are_kept(&self) -> bool {
+        self.fds.len() <= OWN + usize::from(self.kept.is_some())
+    }
+
+    /// The one that may stay registered.
+    pub(super) fn kept(&self) -> Option<&std::sync::Arc<KeptFd>> {
+        self.kept.as_ref()
+    }
+
     /// Makes room for `count` descriptors.
     ///
     /// # Errors
@@ -359,6 +363,7 @@ impl KernelFds {
     /// Removes all, and keeps the memory.
     pub fn clear(&mut self) {
         self.fds.clear();
+        self.kept = None;
     }
 
     /// The last results of poll(2), in the order of addition.
@@ -392,108 +397,6 @@ impl KernelFds {
             1.. => Wake::KernelFds,
             _ => Wake::Interrupted,
         }
-    }
-}
-
-const OTHER: u64 = 0;
-const WAITER: u64 = 1;
-const ALARM: u64 = 2;
-
-/// Shorter waits use the system call's own timeout, whose timer is started and stopped for each call.
-const SHORT: Duration = Duration::from_millis(1);
-
-/// An epoll instance on which the leader waits for its own wake-up and for the interrupt; one thread at a time. Both
-/// stay registered from one wait to the next, so that a wait is one call, which costs half as much as ppoll(2) on the
-/// two.
-#[derive(Debug)]
-pub(crate) struct LeaderEpoll {
-    epoll: OwnedFd,
-    registered: Mutex<Registered>,
-    alarm: sys::Alarm,
-    /// When the alarm expires, in nanoseconds; `u64::MAX` if it is not set. Used by one sleeper at a time.
-    alarm_at: AtomicU64,
-}
-
-/// The descriptors registered.
-#[derive(Debug, Default)]
-struct Registered {
-    waiter: Option<Arc<Waiter>>,
-    other: Option<RawFd>,
-}
-
-impl LeaderEpoll {
-    pub(crate) fn new() -> io::Result<LeaderEpoll> {
-        let leader_epoll = LeaderEpoll {
-            epoll: sys::epoll()?,
-            registered: Mutex::default(),
-            alarm: sys::Alarm::new()?,
-            alarm_at: AtomicU64::new(u64::MAX),
-        };
-        let alarm = leader_epoll.alarm.fd();
-        leader_epoll.control(libc::EPOLL_CTL_ADD, alarm, libc::EPOLLIN, ALARM)?;
-        Ok(leader_epoll)
-    }
-
-    /// The timeout of the epoll call. A wait with a deadline seldom ends by it, so the alarm of an earlier wait is left
-    /// running, and is set again only after it has expired.
-    fn limit(&self, deadline: Option<Instant>) -> Option<Duration> {
-        let deadline = deadline?;
-        if self.alarm_at.load(Ordering::Relaxed) <= deadline.nanos() {
-            return None;
-        }
-        let left = deadline - time::now();
-        if left < SHORT {
-            return Some(left);
-        }
-        self.alarm_at.store(deadline.nanos(), Ordering::Relaxed);
-        self.alarm.set(left);
-        None
-    }
-
-    /// The alarm has expired.
-    fn alarm_expired(&self) {
-        drain(self.alarm.fd());
-        self.alarm_at.store(u64::MAX, Ordering::Relaxed);
-    }
-
-    /// Registers `waiter`, and `other`, which is always the same descriptor.
-    ///
-    /// # Errors
-    /// No memory left in the kernel.
-    pub(crate) fn register(&self, waiter: &Arc<Waiter>, other: BorrowedFd<'_>) -> io::Result<()> {
-        let mut registered = lock(&self.registered);
-        if !registered.waiter.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
-            if let Some(before) = registered.waiter.take() {
-                self.control(libc::EPOLL_CTL_DEL, before.event(), 0, WAITER)?;
-            }
-            let event = waiter.event();
-            self.control(libc::EPOLL_CTL_ADD, event, libc::EPOLLIN, WAITER)?;
-            registered.waiter = Some(waiter.clone());
-        }
-        if registered.other.is_none() {
-            // Edge-triggered: a waiting thread polls the queue first, so only later events matter.
-            let events = libc::EPOLLIN | libc::EPOLLET;
-            self.control(libc::EPOLL_CTL_ADD, other.as_raw_fd(), events, OTHER)?;
-            registered.other = Some(other.as_raw_fd());
-        }
-        Ok(())
-    }
-
-    /// Removes the other descriptor until the next [`register`](LeaderEpoll::register), unless a thread is about to
-    /// wait (`is_wanted`): the kernel runs the callback of a registered descriptor for every packet, even if no thread
-    /// sleeps. A thread that wants to wait makes `is_wanted` true before it calls `register`.
-    pub(crate) fn detach(&self, is_wanted: impl FnOnce() -> bool) {
-        let mut registered = lock(&self.registered);
-        if !is_wanted()
-            && let Some(other) = registered.other.take()
-        {
-            // It is registered, so the removal cannot fail.
-            let _ = self.control(libc::EPOLL_CTL_DEL, other, 0, OTHER);
-        }
-    }
-
-    fn control(&self, op: i32, fd: RawFd, events: i32, data: u64) -> io::Result<()> {
-        sys::epoll_control(self.epoll.as_raw_fd(), op, fd, events as u32, data)
     }
 }
 

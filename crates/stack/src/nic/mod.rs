@@ -164,6 +164,16 @@ pub trait Interrupt: Send + Sync {
     /// for frames after the next [`unmask`](Interrupt::unmask), or because frames wait on the ring.
     fn mask(&self);
 
+    /// As [`mask`](Interrupt::mask), for a thread that waits for edges (`EPOLLET`): the descriptor may stay readable by
+    /// an event that has fired, which saves a system call.
+    fn mask_for_edges(&self) {
+        self.mask();
+    }
+
+    /// Clears events that [`mask_for_edges`](Interrupt::mask_for_edges) has left. The interrupt must be unmasked after
+    /// this, even if it was not masked.
+    fn clear_edges(&self) {}
+
     /// A descriptor that hangs up (`POLLHUP`) once the process at the other end of the link has ended, or has dropped its
     /// NIC; none if the link has no such end.
     fn hang_up(&self) -> Option<BorrowedFd<'_>> {

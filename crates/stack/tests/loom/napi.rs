@@ -11,6 +11,8 @@ pub(crate) mod handoff;
 mod id;
 #[path = "../../src/napi/interrupt.rs"]
 mod interrupt;
+#[path = "../../src/napi/leader_epoll.rs"]
+mod leader_epoll;
 #[path = "../../src/napi/pass.rs"]
 mod pass;
 #[path = "../../src/napi/table.rs"]
@@ -28,7 +30,8 @@ use id::{MIN_NAPI_ID, NapiId};
 use pass::PolledBy;
 pub(crate) use pass::{Pass, Poller, Upper};
 use wait::WakeList;
-pub(crate) use wait::{KernelFds, LeaderEpoll, Waiter, Wake};
+pub(crate) use leader_epoll::LeaderEpoll;
+pub(crate) use wait::{KernelFds, Waiter, Wake};
 pub(crate) use watchdog::Watchdog;
 use word::Word;
 

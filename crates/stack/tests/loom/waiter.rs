@@ -70,7 +70,7 @@ fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
         let event = std::sync::Arc::new(crate::sys::eventfd().unwrap());
         let leader_epoll = LeaderEpoll::new().unwrap();
         let waiter = Arc::new(Waiter::new().unwrap());
-        leader_epoll.register(&waiter, event.as_fd()).unwrap();
+        let place = leader_epoll.register(&waiter, event.as_fd(), None).unwrap();
         waiter.start();
         let waker = {
             let waiter = waiter.clone();
@@ -80,7 +80,7 @@ fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
             let event = event.clone();
             thread::spawn(move || crate::sys::signal(std::os::fd::AsRawFd::as_raw_fd(&*event)))
         };
-        let woken = matches!(waiter.sleep_on_leader_epoll(&leader_epoll, None), Wake::Woken);
+        let woken = matches!(waiter.sleep_on_leader_epoll(&leader_epoll, place, None), Wake::Woken);
         waker.join().unwrap();
         device.join().unwrap();
         assert!(woken || waiter.is_woken(), "the wake-up is lost");

@@ -2,7 +2,7 @@
 
 use super::{EpollSet, split_off_wakeup};
 use crate::{
-    real,
+    real, spin_policy,
     stack::{common::checked, thread_end},
 };
 use busypoll_stack::{EpollEvent, napi::KernelFds};
@@ -44,6 +44,23 @@ impl EpollSet {
             self.kernel_first.store(!kernels_first, Ordering::Relaxed);
         }
         Ok(found)
+    }
+
+    /// [`take_events`](EpollSet::take_events) at the beginning of a wait: if our half has none and the wait begins with a
+    /// sleep, the kernel is not asked, as the sleep asks it.
+    ///
+    /// # Errors
+    /// As epoll_wait(2).
+    pub fn take_events_before_wait(
+        &self,
+        epoll: c_int,
+        out: &mut [epoll_event],
+    ) -> io::Result<usize> {
+        if !self.ours.is_ready() && (self.ours.sleeps_at_once() || spin_policy::is_quiet()) {
+            self.nested_notify.deliver();
+            return Ok(0);
+        }
+        self.take_events(epoll, out)
     }
 
     /// [`take_events`](EpollSet::take_events) after a wait: asks the kernel only if our half has none, as each wait
@@ -108,7 +125,10 @@ impl EpollSet {
     /// Adds to `kernel_fds` the descriptors that report events of the kernel's half; `epoll` is one of the program's.
     fn add_kernel_fds(&self, epoll: c_int, kernel_fds: &mut KernelFds) {
         if self.has_kernel_members.load(Ordering::Acquire) {
-            kernel_fds.push(epoll, libc::POLLIN);
+            match self.kernel.get() {
+                Some(kernel) => kernel_fds.push_kept(kernel),
+                None => kernel_fds.push(epoll, libc::POLLIN),
+            }
         }
         self.add_nested_notify(kernel_fds);
     }

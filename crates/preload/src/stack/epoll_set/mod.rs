@@ -14,10 +14,10 @@ mod wakeup_fd;
 
 use crate::stack::common::lock;
 use busypoll_policy::{Plane, Settings};
-use busypoll_stack::{Epoll, EpollParams, Source, word_hash::WordMap};
+use busypoll_stack::{Epoll, EpollParams, Source, napi::KeptFd, word_hash::WordMap};
 use libc::c_int;
 use std::{
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{FromRawFd, OwnedFd},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -82,7 +82,7 @@ pub struct EpollSet {
     /// The half whose events come first when there is not room for all, so that neither half starves.
     kernel_first: AtomicBool,
     /// Our own descriptor of the kernel's instance: the program may close its descriptor while a duplicate stays open.
-    kernel: OnceLock<OwnedFd>,
+    kernel: OnceLock<Arc<KeptFd>>,
     /// Notifies when the kernel's half of an inner set has something new.
     nested_notify: NestedNotify,
     /// The set as a member of others.
@@ -207,7 +207,7 @@ impl EpollSet {
         let copy = unsafe { libc::fcntl(by, libc::F_DUPFD_CLOEXEC, 0) };
         if copy >= 0 {
             // SAFETY: just made, and ours.
-            let _ = self.kernel.set(unsafe { OwnedFd::from_raw_fd(copy) });
+            let _ = self.kernel.set(KeptFd::new(unsafe { OwnedFd::from_raw_fd(copy) }));
         }
     }
 
@@ -219,7 +219,7 @@ impl EpollSet {
     }
 
     fn kernel(&self) -> Option<c_int> {
-        self.kernel.get().map(AsRawFd::as_raw_fd)
+        self.kernel.get().map(|kernel| kernel.raw_fd())
     }
 
     /// Waits on this set, and on the sets around it, are ours from now on.

@@ -360,7 +360,11 @@ fn wait_for(
     deadline: Deadline,
     mask: Option<&sigset_t>,
 ) -> io::Result<usize> {
-    let found = set.take_events(epoll, out)?;
+    // With a mask, readiness must win over a signal before the sleep.
+    let found = match deadline.waits() && mask.is_none() {
+        true => set.take_events_before_wait(epoll, out)?,
+        false => set.take_events(epoll, out)?,
+    };
     if found > 0 {
         return Ok(found);
     }

@@ -30,6 +30,11 @@ pub struct ProcessCable {
     peer: MacAddr,
 }
 
+/// How many doorbells may lie in the socket, and how large its buffer is at least, in bytes: a doorbell takes less than
+/// a kilobyte. A full socket would take no more, and the next one would be lost.
+const MOST_LEFT: u32 = 16;
+const ROOM: i32 = 64 << 10;
+
 /// Which end this is: the end that made the memory sends in direction 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -189,6 +194,9 @@ struct Ring {
     longest: usize,
     /// The next position to receive. Not read from the memory, where the peer can write.
     received: AtomicU32,
+    /// Doorbells that may lie in the socket, and the most that may.
+    left: AtomicU32,
+    most_left: u32,
 }
 
 // SAFETY: `slots` points into the memory that `end` keeps mapped. A slot belongs to the sender until it writes the
@@ -204,12 +212,16 @@ impl Ring {
         let memory = end.memory.slots(direction);
         // SAFETY: the memory has this shape, which was checked, and `end` keeps it mapped.
         let slots = unsafe { Slots::new(memory, shape.ring, end.memory.stride()) };
+        let room = sys::get_option(&end.socket, libc::SOL_SOCKET, libc::SO_SNDBUF);
+        let most_left = if room.is_ok_and(|bytes| bytes >= ROOM) { MOST_LEFT } else { 0 };
         Ring {
             line: Line::of(ProcessBell { end: end.clone(), direction }),
             direction,
             slots,
             longest: shape.frame(),
             received: AtomicU32::new(0),
+            left: AtomicU32::new(0),
+            most_left,
             end,
         }
     }
@@ -338,7 +350,24 @@ impl Interrupt for Ring {
     }
 
     fn mask(&self) {
+        self.left.store(0, Ordering::Relaxed);
         self.line.mask();
+    }
+
+    fn mask_for_edges(&self) {
+        let left = self.left.load(Ordering::Relaxed) + 1;
+        if left > self.most_left {
+            return self.mask();
+        }
+        self.left.store(left, Ordering::Relaxed);
+        self.line.mask_alone();
+    }
+
+    fn clear_edges(&self) {
+        if self.left.load(Ordering::Relaxed) > 0 {
+            self.left.store(0, Ordering::Relaxed);
+            self.line.silence();
+        }
     }
 
     fn hang_up(&self) -> Option<BorrowedFd<'_>> {

@@ -165,6 +165,17 @@ impl<B: Bell> Line<B> {
         self.bell.silence();
     }
 
+    /// Masks a line without moderation, and leaves the descriptor readable if it has fired.
+    pub(crate) fn mask_alone(&self) {
+        debug_assert!(self.moderation.is_none(), "its timer would go on");
+        self.bell.armed().swap(MASKED, Ordering::AcqRel);
+    }
+
+    /// Makes the descriptor not readable.
+    pub(crate) fn silence(&self) {
+        self.bell.silence();
+    }
+
     /// Makes the timerfd readable in `nanos` nanoseconds; 0: never.
     fn set_timer(&self, nanos: u64) {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };

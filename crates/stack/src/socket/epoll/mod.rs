@@ -262,6 +262,11 @@ impl Epoll {
         self.set.collect(events, most);
     }
 
+    /// Whether there may be an event to [take](Epoll::take_events).
+    pub fn is_ready(&self) -> bool {
+        self.set.is_ready()
+    }
+
     /// Waits, as [`wait`](Epoll::wait) does, until there is an event to [take](Epoll::take_events) or one of
     /// `kernel_fds` is ready. False when `timeout` is over (`None`: never); true may be spurious. A zero timeout makes
     /// one pass over each queue.
@@ -334,6 +339,11 @@ impl Epoll {
             own => own,
         };
         Duration::from_micros(micros.into())
+    }
+
+    /// Whether a wait does not busy poll, by the set's parameters.
+    pub fn sleeps_at_once(&self) -> bool {
+        self.span().is_zero() && !self.params().prefer_busy_poll
     }
 
     /// True if one of `kernel_fds` is ready, or there may be more of them.
