@@ -9,6 +9,7 @@ use std::{
     env, fs,
     io::{self, ErrorKind, Read, Write},
     net::SocketAddr,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     process::{self, Child, Command},
     sync::{
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -588,4 +589,42 @@ fn a_listener_that_has_no_cable_is_refused() {
         assert!(cable::connect(&name).is_err());
         answers.join().unwrap().unwrap();
     }
+}
+
+/// A sleeping leader waits for the doorbell's edge and leaves the byte in the socket. A full socket would take no more,
+/// and the next doorbell would be lost.
+#[test]
+fn doorbells_left_in_the_socket_never_fill_it() {
+    let name = name();
+    let listener = cable::listen(&name).unwrap();
+    let connecting = thread::spawn(move || cable::connect(&name).unwrap());
+    let mut receives = listener.accept(cable::Config::default()).unwrap().open(0).unwrap();
+    let mut sends = connecting.join().unwrap().open(0).unwrap();
+    let fd = receives.interrupt.fd().as_raw_fd();
+    // SAFETY: plain system calls on descriptors that stay open; `event` is valid.
+    let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+    let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+    let number = epoll.as_raw_fd();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::epoll_ctl(number, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+    let mut wait = |millis| {
+        // SAFETY: as above, with room for one event.
+        unsafe { libc::epoll_wait(number, &raw mut event, 1, millis) }
+    };
+    for round in 0..2000 {
+        assert!(receives.interrupt.unmask());
+        sends.tx.push(60, false, &mut |frame| frame.fill(1)).unwrap();
+        sends.tx.flush();
+        assert_eq!(wait(LONG.as_millis() as i32), 1, "doorbell {round} is lost");
+        receives.interrupt.mask_for_edges();
+        assert_eq!(receives.rx.poll(8, &mut |_| {}), 1);
+    }
+    let is_readable = || {
+        let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry.
+        unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
+    };
+    // What waits for the level begins with a clear one.
+    receives.interrupt.clear_edges();
+    assert!(!is_readable() && receives.interrupt.unmask() && wait(0) == 0);
 }

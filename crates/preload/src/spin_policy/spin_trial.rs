@@ -655,4 +655,118 @@ mod tests {
         assert!(!record.backs_off(|| now));
         assert!(now < STRETCHES as u64 * 2 * STRETCH);
     }
+
+    /// A small difference decides if it is the same in nearly all stretches.
+    #[test]
+    fn rounds_that_are_always_a_little_longer_are_harm() {
+        let work = |extra| [88 * US, 88 * US + extra];
+        assert!(trial_with_work(10 * US, |_| 10 * US, work(10 * US)).is_some());
+        assert_eq!(trial_with_work(10 * US, |_| 10 * US, work(4 * US)), None);
+    }
+
+    /// A wait that finds its data at once is not counted. If there are more of those without spinning, a round has
+    /// fewer waits, and is not longer.
+    #[test]
+    fn rounds_are_counted_by_steps_of_work_and_not_by_waits() {
+        let record = Record::new(|| None);
+        let mut now = MS;
+        record.start_trial(now);
+        for round in 0.. {
+            if record.trial.get() == 0 {
+                break;
+            }
+            now += 90 * US;
+            record.count_step();
+            // The other half of the rounds find their data at once.
+            if record.stretch.spins.get() || round % 2 == 0 {
+                let spins = record.may_spin(now, SPAN);
+                record.ended(spins, false, now, || now + 10 * US);
+            }
+            now += 10 * US;
+        }
+        assert!(!record.backs_off(|| now));
+    }
+
+    /// The table of these tests, and the CPU of each of their threads.
+    fn here() -> Option<Cpu> {
+        thread_local!(static TABLE: Spinners = Spinners::private().unwrap());
+        Some(Cpu { spinners: TABLE.with(|table| *table), number: 3 })
+    }
+
+    fn spinners() -> Spinners {
+        here().unwrap().spinners
+    }
+
+    /// A thread of the CPU whose waits are longer while another one spins there, as it does whenever it may. Returns
+    /// when it has judged.
+    fn trial_beside_a_spinner(record: &Record, mut now: u64) -> u64 {
+        let spinners = spinners();
+        record.start_trial(now);
+        assert!(record.is_in_trial());
+        while record.is_in_trial() {
+            let spins = record.may_spin(now, SPAN);
+            if !record.is_in_trial() {
+                break;
+            }
+            let quiet = spinners.is_quiet(3, now);
+            assert_eq!(quiet, !spins, "the other goes the same way");
+            let length = if quiet { 10 * US } else { 40 * US };
+            // The other has the CPU, so this one does not spin either way.
+            record.ended(false, false, now, || now + length);
+            record.count_step();
+            now += length + 10 * US;
+        }
+        now
+    }
+
+    /// The threads of a gRPC server take turns on one CPU: one works, and another one spins for the next request.
+    #[test]
+    fn harm_by_another_thread_of_the_cpu_ends_its_spinning_too() {
+        let (record, spinners) = (Record::new(here), spinners());
+        let mut now = trial_beside_a_spinner(&record, MS);
+        // It stays quiet as long as the thread that has found harm waits here.
+        let harmful_until = record.backoff_until.get();
+        assert!(harmful_until >= now + BACKOFF_FIRST);
+        while now < harmful_until {
+            assert!(spinners.is_quiet(3, now) && !spinners.is_quiet(2, now));
+            assert!(record.backs_off(|| now));
+            now += MS;
+        }
+        // The thread ends.
+        assert!(!spinners.is_quiet(3, now + HOLD_QUIET));
+    }
+
+    #[test]
+    fn a_cpu_has_one_trial_at_a_time_and_a_pause_after_it() {
+        let (first, second) = (Record::new(here), Record::new(here));
+        let mut now = MS;
+        first.start_trial(now);
+        second.start_trial(now);
+        assert!(first.is_in_trial() && !second.is_in_trial());
+        while first.is_in_trial() {
+            let spins = first.may_spin(now, SPAN);
+            first.ended(spins, false, now, || now + 10 * US);
+            first.count_step();
+            now += 20 * US;
+        }
+        assert!(!first.backs_off(|| now) && !spinners().is_quiet(3, now));
+        second.start_trial(now);
+        assert!(!second.is_in_trial());
+        second.start_trial(now + first.trial_interval.get());
+        assert!(second.is_in_trial());
+    }
+
+    #[test]
+    fn a_thread_that_ends_in_a_trial_leaves_the_cpu_to_others() {
+        let record = Record::new(here);
+        let mut now = MS;
+        record.start_trial(now);
+        while record.may_spin(now, SPAN) {
+            record.ended(false, false, now, || now + 10 * US);
+            now += 10 * US;
+        }
+        assert!(spinners().is_quiet(3, now));
+        record.thread_ends();
+        assert!(!spinners().is_quiet(3, now) && !record.is_in_trial());
+    }
 }

@@ -125,4 +125,13 @@ impl Interrupt for RingInterrupt {
     fn mask(&self) {
         self.0.line.mask();
     }
+
+    // As a cable between processes does.
+    fn mask_for_edges(&self) {
+        self.0.line.mask_alone();
+    }
+
+    fn clear_edges(&self) {
+        self.0.line.silence();
+    }
 }
