@@ -35,9 +35,9 @@ pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT, Parts};
 pub(crate) use counters::Counters;
 pub use counters::{Counter, PlacedCounters, Stats};
 pub use id::{MIN_NAPI_ID, NapiId};
+pub use leader_epoll::KeptFd;
 pub use pass::{DirectBuffer, Pass, PolledBy, Poller, Upper};
 pub(crate) use wait::WakeOnEvent;
-pub use leader_epoll::KeptFd;
 pub use wait::{KernelFds, Waiter, Wake, WakeList};
 pub(crate) use word::Word;
 
