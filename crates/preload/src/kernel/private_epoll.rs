@@ -21,6 +21,7 @@ use super::fd_state::{self, Kind};
 use super::timeout::within;
 use super::{busy_poll_options, sockets};
 use crate::config::Config;
+use crate::spin_policy;
 
 /// Descriptors in a set. For a larger set the thread does not spin.
 const MAX_MEMBERS: usize = 1024;
@@ -85,6 +86,7 @@ pub fn prepare() {
 
 /// A child must not use its parent's instances: both share the same open files.
 extern "C" fn in_child() {
+    spin_policy::in_child();
     PROCESS.fetch_add(1, Ordering::Relaxed);
     INSTANCES.store(0, Ordering::Relaxed);
     let mut at = 0;

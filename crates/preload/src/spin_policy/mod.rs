@@ -10,7 +10,7 @@ mod spin_trial;
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use busypoll_linux::{
@@ -57,11 +57,14 @@ pub fn prepare(config: &Config) {
 static TRIALS: AtomicU32 = AtomicU32::new(0);
 
 local! {
-    static RECORD: Record = Record::new(here);
+    static RECORD: Record = Record::new(here, steps);
 }
 
-/// A call of the calling thread has moved data or returned events: a step of its work, by which a trial measures how
-/// fast it goes. Nearly free while no thread is in a trial.
+/// The steps of work of this process by CPU, counted while a thread is in a trial: by them it measures how fast the
+/// process goes. CPUs further on share a number.
+static STEPS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// A call of the program has moved data or returned events. Nearly free while no thread is in a trial.
 #[inline]
 pub fn count_step() {
     if TRIALS.load(Ordering::Relaxed) > 0 {
@@ -71,7 +74,13 @@ pub fn count_step() {
 
 #[cold]
 fn count_step_of_trial() {
-    let _ = RECORD.try_with(Record::count_step);
+    if let Some(cpu) = here() {
+        STEPS[cpu.number % STEPS.len()].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn steps(cpu: usize) -> u64 {
+    STEPS[cpu % STEPS.len()].load(Ordering::Relaxed)
 }
 
 fn trial_begins() {
@@ -88,10 +97,10 @@ pub fn on_thread_exit() {
     let _ = RECORD.try_with(Record::thread_ends);
 }
 
-/// In a child of fork(2): it has the calling thread alone.
+/// In a child of fork(2).
 pub fn in_child() {
-    let trials = RECORD.try_with(Record::is_in_trial).map_or(0, u32::from);
-    TRIALS.store(trials, Ordering::Relaxed);
+    TRIALS.store(0, Ordering::Relaxed);
+    let _ = RECORD.try_with(Record::in_child);
 }
 
 /// Whether the calling thread has found spinning harmful and does not spin for now. This check is all it costs then.
@@ -113,7 +122,8 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Begins a call of the kernel's that would spin for `micros` microseconds. Each is a step of the thread's work.
+    /// Begins a call of the kernel's that would spin for `micros` microseconds. Each counts as a step of work: the calls
+    /// that find their data at once come here too.
     pub fn begin(micros: u32) -> Self {
         count_step();
         Self::begin_uncounted(micros)

@@ -24,9 +24,9 @@ const STRETCH: u64 = 5_000_000;
 const WARM_UP: u64 = STRETCH / 2;
 /// The fewest waits in a stretch, if they take longer than it.
 const WAITS: u32 = 2;
-/// Stretches of each kind that decide a trial, and the most that both kinds together may take.
+/// Stretches of each kind that decide a trial.
 pub(super) const TRIAL: usize = 7;
-const STRETCHES: u32 = 4 * TRIAL as u32;
+const STRETCHES: u32 = 2 * TRIAL as u32;
 /// Stretches of each kind that decide a trial early, if all of one kind are far above all of the other. The kinds must
 /// have changed this often by then: otherwise a load that comes or goes would look the same.
 pub(super) const CLEAR: usize = 3;
@@ -45,10 +45,10 @@ const TRIAL_INTERVAL_MAX: u64 = 1_000_000_000;
 /// How long a thread that found spinning harmful does not spin, in nanoseconds, at first and at most.
 const BACKOFF_FIRST: u64 = 1_000_000_000;
 const BACKOFF_MAX: u64 = 60_000_000_000;
-/// How long a trial, and one of its ways, hold for the other threads of the CPU after each wait, in nanoseconds: if the
-/// thread is gone, this is all that is left of it.
+/// How long a trial, and its way, hold for the other threads of the CPU after the beginning and the end of each wait, in
+/// nanoseconds: if the thread is gone, this is all that is left of it.
 const HOLD: u64 = 4 * STRETCH;
-/// The same for a thread that does not spin because spinning was found harmful: it looks at the clock less often.
+/// The same for a thread that does not spin because spinning was found harmful.
 const HOLD_QUIET: u64 = 250_000_000;
 
 static HARMFUL: Once = Once::new();
@@ -64,6 +64,8 @@ pub(super) struct Cpu {
 pub(super) struct Record {
     /// Where the calling thread runs; `None` without a table.
     here: fn() -> Option<Cpu>,
+    /// The steps of work on a CPU so far.
+    steps: fn(usize) -> u64,
     waits: Cell<u32>,
     check_after: Cell<u32>,
     switches: Cell<u64>,
@@ -79,6 +81,8 @@ pub(super) struct Record {
     /// Waits of the trial that spun, and how often the thread had lost its CPU to another when the trial began.
     spun: Cell<u32>,
     preemptions: Cell<u64>,
+    /// Waits of its spinning stretches. In some of them another thread may have spun on the CPU.
+    may_have_spun: Cell<u32>,
     /// The longest that a wait of the trial could spin, in nanoseconds.
     span: Cell<u64>,
     stretch: Stretch,
@@ -93,10 +97,13 @@ pub(super) struct Record {
     /// Waits left until the clock is read to see whether the time without spinning is over.
     clock_skips: Cell<u32>,
     backoff: Cell<u64>,
-    /// It keeps the other threads of its CPU from spinning as well while it backs off.
+    /// The CPU of the trial. A thread that was moved to another one has no effect there, and decides for itself alone.
+    cpu: Cell<usize>,
+    moved: Cell<bool>,
+    /// While it backs off, it keeps the other threads of that CPU from spinning as well.
     quietens: Cell<bool>,
-    /// The CPU that a trial has made quiet, and until when; 0: none.
-    quiet: Cell<(usize, u64)>,
+    /// Until when it has made that CPU quiet; 0: it has not.
+    quiet_until: Cell<u64>,
 }
 
 /// Part of a trial.
@@ -106,17 +113,16 @@ struct Stretch {
     /// Waits of its second half. Those of a spinning stretch count even if another thread spun, or none was allowed to.
     waits: Cell<u32>,
     nanos: Cell<u64>,
-    /// When the first of them ended and the last, and the steps of work since the first.
-    from: Cell<u64>,
-    to: Cell<u64>,
-    steps: Cell<u32>,
-    steps_at_end: Cell<u32>,
+    /// When the first of them ended and the last, and the steps of work until then.
+    from: Cell<(u64, u64)>,
+    to: Cell<(u64, u64)>,
 }
 
 impl Record {
-    pub(super) const fn new(here: fn() -> Option<Cpu>) -> Self {
+    pub(super) const fn new(here: fn() -> Option<Cpu>, steps: fn(usize) -> u64) -> Self {
         Self {
             here,
+            steps,
             waits: Cell::new(0),
             check_after: Cell::new(CHECK_FIRST),
             switches: Cell::new(0),
@@ -127,16 +133,15 @@ impl Record {
             changes: Cell::new(0),
             spun: Cell::new(0),
             preemptions: Cell::new(0),
+            may_have_spun: Cell::new(0),
             span: Cell::new(0),
             stretch: Stretch {
                 began: Cell::new(0),
                 spins: Cell::new(true),
                 waits: Cell::new(0),
                 nanos: Cell::new(0),
-                from: Cell::new(0),
-                to: Cell::new(0),
-                steps: Cell::new(0),
-                steps_at_end: Cell::new(0),
+                from: Cell::new((0, 0)),
+                to: Cell::new((0, 0)),
             },
             mean_waits: [const { Means::new() }; 2],
             mean_rounds: [const { Means::new() }; 2],
@@ -145,42 +150,48 @@ impl Record {
             backoff_until: Cell::new(0),
             clock_skips: Cell::new(0),
             backoff: Cell::new(0),
+            cpu: Cell::new(0),
+            moved: Cell::new(false),
             quietens: Cell::new(false),
-            quiet: Cell::new((0, 0)),
+            quiet_until: Cell::new(0),
         }
     }
 
-    pub(super) fn is_in_trial(&self) -> bool {
-        self.trial.get() > 0
-    }
-
-    /// A call of the program has moved data or returned events.
-    pub(super) fn count_step(&self) {
-        let steps = &self.stretch.steps;
-        steps.set(steps.get().saturating_add(1));
+    /// In a child of fork(2), which shares neither the trial nor what was found.
+    pub(super) fn in_child(&self) {
+        self.trial.set(0);
+        self.quiet_until.set(0);
+        self.quietens.set(false);
+        self.backoff_until.set(0);
     }
 
     pub(super) fn backs_off(&self, now: impl Fn() -> u64) -> bool {
         if self.backoff_until.get() == 0 {
             return false;
         }
-        if let Some(left) = self.clock_skips.get().checked_sub(1) {
+        if !self.quietens.get()
+            && let Some(left) = self.clock_skips.get().checked_sub(1)
+        {
             self.clock_skips.set(left);
             return true;
         }
         self.clock_skips.set(CHECK_FIRST);
         let now = now();
         if is_ahead(self.backoff_until.get(), now, BACKOFF_MAX) {
-            if self.quietens.get()
-                && let Some(cpu) = (self.here)()
-            {
-                cpu.spinners.quieten(cpu.number, now + HOLD_QUIET);
+            if self.quietens.get() {
+                self.quieten(now + HOLD_QUIET);
             }
             return true;
         }
         // The time is over: try again.
+        self.end_quiet();
+        self.quietens.set(false);
+        if !self.start_trial(now) {
+            // Another thread of the CPU has its trial, or knows that spinning is harmful there.
+            self.backoff_until.set(now + TRIAL_INTERVAL_FIRST);
+            return true;
+        }
         self.backoff_until.set(0);
-        self.start_trial(now);
         false
     }
 
@@ -204,23 +215,37 @@ impl Record {
         stretch.spins.get()
     }
 
+    /// The CPU of the trial, if the thread still runs there.
+    fn trial_cpu(&self) -> Option<Cpu> {
+        (self.here)().filter(|cpu| cpu.number == self.cpu.get())
+    }
+
     /// Makes the other threads of the CPU go the stretch's way.
     fn announce(&self, now: u64) {
         let Some(cpu) = (self.here)() else { return };
-        cpu.spinners.hold_trial(cpu.number, now + HOLD);
-        if self.stretch.spins.get() || self.quiet.get().0 != cpu.number {
-            self.end_quiet(cpu.spinners);
+        if cpu.number != self.cpu.get() {
+            return self.moved.set(true);
         }
-        if !self.stretch.spins.get() {
-            self.quiet.set((cpu.number, now + HOLD));
-            cpu.spinners.quieten(cpu.number, now + HOLD);
+        cpu.spinners.hold_trial(cpu.number, now + HOLD);
+        match self.stretch.spins.get() {
+            true => self.end_quiet(),
+            false => self.quieten(now + HOLD),
         }
     }
 
-    fn end_quiet(&self, spinners: Spinners) {
-        let (cpu, until) = self.quiet.replace((0, 0));
-        if until != 0 {
-            spinners.end_quiet(cpu, until);
+    fn quieten(&self, until: u64) {
+        if let Some(cpu) = self.trial_cpu() {
+            cpu.spinners.quieten(cpu.number, until);
+            self.quiet_until.set(until);
+        }
+    }
+
+    fn end_quiet(&self) {
+        let until = self.quiet_until.replace(0);
+        if until != 0
+            && let Some(cpu) = (self.here)()
+        {
+            cpu.spinners.end_quiet(self.cpu.get(), until);
         }
     }
 
@@ -263,29 +288,32 @@ impl Record {
         x >> 32 & 1 == 0
     }
 
-    /// Starts a trial, unless another thread has one on this CPU.
+    /// Starts a trial, unless another thread has one on this CPU, or keeps it quiet. Returns whether it has.
     #[cold]
-    fn start_trial(&self, now: u64) {
-        let begins = |cpu: Cpu| cpu.spinners.begin_trial(cpu.number, now, now + HOLD);
-        if (self.here)().is_none_or(begins) {
-            super::trial_begins();
-            self.start_stretches(now);
+    fn start_trial(&self, now: u64) -> bool {
+        if let Some(Cpu { spinners, number }) = (self.here)() {
+            if spinners.is_quiet(number, now) || !spinners.begin_trial(number, now, now + HOLD) {
+                return false;
+            }
+            self.cpu.set(number);
         }
+        super::trial_begins();
+        self.start_stretches(now);
+        true
     }
 
-    /// The trial is over: other threads may have the next one.
+    /// The trial is over. Other threads have theirs at once if this one does not spin any more, and otherwise after a
+    /// pause: in each one threads sleep that had better spin.
     fn end_trial(&self, now: u64) {
         super::trial_ends();
+        self.end_quiet();
+        let backs_off = self.backoff_until.get() != 0;
         if let Some(cpu) = (self.here)() {
-            self.end_quiet(cpu.spinners);
-            let backs_off = self.backoff_until.get() != 0;
-            cpu.spinners.hold_trial(
-                cpu.number,
-                if backs_off { now } else { now + self.trial_interval.get() },
-            );
-            if backs_off && self.quietens.get() {
-                cpu.spinners.quieten(cpu.number, now + HOLD_QUIET);
-            }
+            let pause = if backs_off { 0 } else { TRIAL_INTERVAL_MAX };
+            cpu.spinners.hold_trial(self.cpu.get(), now + pause);
+        }
+        if backs_off && self.quietens.get() {
+            self.quieten(now + HOLD_QUIET);
         }
     }
 
@@ -293,14 +321,16 @@ impl Record {
     pub(super) fn thread_ends(&self) {
         if self.trial.replace(0) > 0 {
             super::trial_ends();
-            (self.here)().into_iter().for_each(|cpu| self.end_quiet(cpu.spinners));
         }
+        self.end_quiet();
     }
 
     fn start_stretches(&self, now: u64) {
         self.trial.set(STRETCHES);
         self.changes.set(0);
+        self.moved.set(false);
         self.spun.set(0);
+        self.may_have_spun.set(0);
         self.preemptions.set(Switches::of_this_thread().preemptions);
         self.span.set(0);
         let means = self.mean_waits.iter().chain(&self.mean_rounds);
@@ -314,7 +344,11 @@ impl Record {
     pub(super) fn ended(&self, spun: bool, contended: bool, began: u64, now: impl Fn() -> u64) {
         if self.trial.get() > 0 {
             self.spun.set(self.spun.get().saturating_add(spun.into()));
-            return self.stretch.ended(began, now());
+            let may_have_spun = self.may_have_spun.get();
+            self.may_have_spun.set(may_have_spun.saturating_add(self.stretch.spins.get().into()));
+            let now = now();
+            self.announce(now);
+            return self.stretch.ended(began, now, (self.steps)(self.cpu.get()));
         }
         if contended {
             self.contended.set(true);
@@ -362,25 +396,28 @@ impl Record {
         let longer =
             |[slept, spun]: [u64; 2]| spun > slept + slept / 4 + NOISE && spun - slept <= can_add;
         let useless = |[slept, spun]: [u64; 2]| spun >= slept - slept / 8;
-        // All rounds of one kind are a little longer than those of the other.
+        // A small difference counts if it is the same in nearly all stretches.
         let [slept, spun] = &self.mean_rounds;
         let slower = |[slept_for, spun_for]: [u64; 2]| {
             spun_for > slept_for + slept_for / 16
                 && spun_for - slept_for <= can_add
-                && spun.ranks_above(slept)
+                && (clear || spun.ranks_above(slept))
         };
         let (waits, rounds) = (medians(&self.mean_waits), medians(&self.mean_rounds));
-        let longer_rounds = longer(rounds) || slower(rounds);
+        // If another thread spins for the same events, this one waits longer, and no harm is done.
+        let longer_waits = longer(waits) && self.spun.get() >= self.may_have_spun.get() / 4;
+        // Steps are counted on the CPU of the trial.
+        let longer_rounds = !self.moved.get() && slower(rounds);
         let in_vain = wanted && useless(waits) && useless(rounds);
-        if longer(waits) || longer_rounds || in_vain {
+        if longer_waits || longer_rounds || in_vain {
             let strikes = self.strikes.get() + 1;
             self.strikes.set(strikes);
             if !clear && strikes < 2 && self.backoff.get() == 0 {
                 return self.start_stretches(now);
             }
             super::count_harm();
-            self.quietens.set(longer(waits) || longer_rounds);
-            if longer(waits) {
+            self.quietens.set(!self.moved.get() && (longer_waits || longer_rounds));
+            if longer_waits {
                 report_longer("the waits of this program", waits);
             } else if longer_rounds {
                 report_longer("this program's rounds of work and wait", rounds);
@@ -412,23 +449,25 @@ impl Stretch {
         self.nanos.set(0);
     }
 
-    /// The mean wait, and the mean time of a step of work with its waits.
+    /// The mean wait, and the mean time of a step of work with its waits. Few steps would make it a matter of chance:
+    /// then the waits stand for them.
     fn means(&self) -> Option<(u64, u64)> {
-        let wait = self.nanos.get().checked_div(self.waits.get().into())?;
-        let span = self.to.get().saturating_sub(self.from.get());
-        Some((wait, span / u64::from(self.steps_at_end.get().max(1))))
+        let waits = u64::from(self.waits.get());
+        let wait = self.nanos.get().checked_div(waits)?;
+        let ((from, steps_before), (to, steps)) = (self.from.get(), self.to.get());
+        let steps = steps.saturating_sub(steps_before).max(waits - 1).max(1);
+        Some((wait, to.saturating_sub(from) / steps))
     }
 
-    fn ended(&self, began: u64, now: u64) {
+    /// `steps`: of work on the CPU until now.
+    fn ended(&self, began: u64, now: u64, steps: u64) {
         if began.saturating_sub(self.began.get()) < WARM_UP {
             return;
         }
         if self.waits.get() == 0 {
-            self.from.set(now);
-            self.steps.set(0);
+            self.from.set((now, steps));
         }
-        self.to.set(now);
-        self.steps_at_end.set(self.steps.get());
+        self.to.set((now, steps));
         self.waits.set(self.waits.get().saturating_add(1));
         self.nanos.set(self.nanos.get().saturating_add(now.saturating_sub(began)));
     }
@@ -475,6 +514,26 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SPAN: u64 = 50 * US;
 
+    thread_local!(static STEPS: Cell<u64> = const { Cell::new(0) });
+
+    fn count_step() {
+        STEPS.set(STEPS.get() + 1);
+    }
+
+    /// Without a table.
+    fn new_record() -> Record {
+        Record::new(|| None, |_| STEPS.get())
+    }
+
+    /// With the table of [`here`].
+    fn new_record_here() -> Record {
+        Record::new(here, |_| STEPS.get())
+    }
+
+    fn in_trial(record: &Record) -> bool {
+        record.trial.get() > 0
+    }
+
     /// A trial in which a wait takes `slept`, or `spun` of the time since the stretch began. Returns the time spent
     /// spinning, if spinning was found harmful.
     fn trial(slept: u64, spun: impl Fn(u64) -> u64) -> Option<u64> {
@@ -483,7 +542,7 @@ mod tests {
 
     /// The same with work between waits: after waits that slept, and after waits that spun.
     fn trial_with_work(slept: u64, spun: impl Fn(u64) -> u64, work: [u64; 2]) -> Option<u64> {
-        let record = Record::new(|| None);
+        let record = new_record();
         let mut now = MS;
         record.start_trial(now);
         let mut spent = 0;
@@ -492,7 +551,7 @@ mod tests {
             let length = if spins { spun(now - record.stretch.began.get()) } else { slept };
             spent += if spins { length } else { 0 };
             record.ended(spins, false, now, || now + length);
-            record.count_step();
+            count_step();
             now += length + work[usize::from(spins)];
         }
         record.backs_off(|| now).then_some(spent)
@@ -525,7 +584,7 @@ mod tests {
 
     /// Two trials that found these waits; `wanted`: other threads wanted the CPU.
     fn judged(slept: u64, spun: u64, wanted: bool) -> bool {
-        let record = Record::new(|| None);
+        let record = new_record();
         for _ in 0..2 {
             record.start_trial(MS);
             record.trial.set(0);
@@ -551,7 +610,7 @@ mod tests {
 
     #[test]
     fn a_cpu_is_wanted_if_a_quarter_of_the_waits_that_spun_lost_it() {
-        let record = Record::new(|| None);
+        let record = new_record();
         let lost = |preemptions| record.is_wanted(Switches { waits: 1000, preemptions });
         assert!(!lost(100), "no wait spun");
         record.spun.set(400);
@@ -567,7 +626,7 @@ mod tests {
 
     #[test]
     fn the_interval_between_trials_doubles_while_spinning_is_harmless() {
-        let record = Record::new(|| None);
+        let record = new_record();
         let mut now = MS;
         for trusted in [200 * MS, 400 * MS, 800 * MS, TRIAL_INTERVAL_MAX, TRIAL_INTERVAL_MAX] {
             record.start_trial(now);
@@ -585,7 +644,7 @@ mod tests {
     fn a_load_that_starts_is_not_taken_for_harm() {
         for seed in 1..200 {
             for idle in 1..8 {
-                let record = Record::new(|| None);
+                let record = new_record();
                 record.random.set(seed);
                 let mut now = MS;
                 record.start_trial(now);
@@ -610,7 +669,7 @@ mod tests {
     #[test]
     fn a_clock_that_goes_back_does_not_prolong_a_backoff_a_trial_or_an_interval() {
         let hour = 3600 * 1000 * MS;
-        let record = Record::new(|| None);
+        let record = new_record();
         record.backoff_until.set(hour + BACKOFF_FIRST);
         assert!(record.backs_off(|| hour));
         record.clock_skips.set(0);
@@ -644,7 +703,7 @@ mod tests {
 
     #[test]
     fn a_trial_without_a_free_cpu_to_spin_on_finds_no_harm() {
-        let record = Record::new(|| None);
+        let record = new_record();
         let mut now = MS;
         record.start_trial(now);
         while record.trial.get() > 0 {
@@ -668,7 +727,7 @@ mod tests {
     /// fewer waits, and is not longer.
     #[test]
     fn rounds_are_counted_by_steps_of_work_and_not_by_waits() {
-        let record = Record::new(|| None);
+        let record = new_record();
         let mut now = MS;
         record.start_trial(now);
         for round in 0.. {
@@ -676,7 +735,7 @@ mod tests {
                 break;
             }
             now += 90 * US;
-            record.count_step();
+            count_step();
             // The other half of the rounds find their data at once.
             if record.stretch.spins.get() || round % 2 == 0 {
                 let spins = record.may_spin(now, SPAN);
@@ -702,10 +761,10 @@ mod tests {
     fn trial_beside_a_spinner(record: &Record, mut now: u64) -> u64 {
         let spinners = spinners();
         record.start_trial(now);
-        assert!(record.is_in_trial());
-        while record.is_in_trial() {
+        assert!(in_trial(&record));
+        while in_trial(&record) {
             let spins = record.may_spin(now, SPAN);
-            if !record.is_in_trial() {
+            if !in_trial(&record) {
                 break;
             }
             let quiet = spinners.is_quiet(3, now);
@@ -713,7 +772,7 @@ mod tests {
             let length = if quiet { 10 * US } else { 40 * US };
             // The other has the CPU, so this one does not spin either way.
             record.ended(false, false, now, || now + length);
-            record.count_step();
+            count_step();
             now += length + 10 * US;
         }
         now
@@ -722,7 +781,7 @@ mod tests {
     /// The threads of a gRPC server take turns on one CPU: one works, and another one spins for the next request.
     #[test]
     fn harm_by_another_thread_of_the_cpu_ends_its_spinning_too() {
-        let (record, spinners) = (Record::new(here), spinners());
+        let (record, spinners) = (new_record_here(), spinners());
         let mut now = trial_beside_a_spinner(&record, MS);
         // It stays quiet as long as the thread that has found harm waits here.
         let harmful_until = record.backoff_until.get();
@@ -738,27 +797,27 @@ mod tests {
 
     #[test]
     fn a_cpu_has_one_trial_at_a_time_and_a_pause_after_it() {
-        let (first, second) = (Record::new(here), Record::new(here));
+        let (first, second) = (new_record_here(), new_record_here());
         let mut now = MS;
         first.start_trial(now);
         second.start_trial(now);
-        assert!(first.is_in_trial() && !second.is_in_trial());
-        while first.is_in_trial() {
+        assert!(in_trial(&first) && !in_trial(&second));
+        while in_trial(&first) {
             let spins = first.may_spin(now, SPAN);
             first.ended(spins, false, now, || now + 10 * US);
-            first.count_step();
+            count_step();
             now += 20 * US;
         }
         assert!(!first.backs_off(|| now) && !spinners().is_quiet(3, now));
         second.start_trial(now);
-        assert!(!second.is_in_trial());
-        second.start_trial(now + first.trial_interval.get());
-        assert!(second.is_in_trial());
+        assert!(!in_trial(&second));
+        second.start_trial(now + TRIAL_INTERVAL_MAX);
+        assert!(in_trial(&second));
     }
 
     #[test]
     fn a_thread_that_ends_in_a_trial_leaves_the_cpu_to_others() {
-        let record = Record::new(here);
+        let record = new_record_here();
         let mut now = MS;
         record.start_trial(now);
         while record.may_spin(now, SPAN) {
@@ -767,6 +826,72 @@ mod tests {
         }
         assert!(spinners().is_quiet(3, now));
         record.thread_ends();
-        assert!(!spinners().is_quiet(3, now) && !record.is_in_trial());
+        assert!(!spinners().is_quiet(3, now) && !in_trial(&record));
+    }
+
+    #[test]
+    fn a_thread_that_may_not_try_again_goes_on_without_spinning() {
+        let (record, other) = (new_record_here(), new_record_here());
+        let mut now = trial_beside_a_spinner(&record, MS);
+        assert!(!other.start_trial(now), "the CPU is quiet");
+        now = record.backoff_until.get() + HOLD_QUIET;
+        other.start_trial(now);
+        assert!(in_trial(&other) && record.backs_off(|| now) && !in_trial(&record));
+        assert!(!record.quietens.get(), "the CPU is the other's");
+        other.thread_ends();
+        now += TRIAL_INTERVAL_FIRST;
+        record.clock_skips.set(0);
+        assert!(!record.backs_off(|| now) && in_trial(&record));
+    }
+
+    #[test]
+    fn a_thread_that_was_moved_decides_for_itself_alone() {
+        thread_local!(static NUMBER: Cell<usize> = const { Cell::new(3) });
+        let anywhere = || here().map(|cpu| Cpu { number: NUMBER.get(), ..cpu });
+        let (record, spinners) = (Record::new(anywhere, |_| STEPS.get()), spinners());
+        let mut now = MS;
+        record.start_trial(now);
+        while in_trial(&record) {
+            let spins = record.may_spin(now, SPAN);
+            assert!(!spinners.is_quiet(4, now));
+            let length = if spins { 100 * US } else { 10 * US };
+            record.ended(spins, false, now, || now + length);
+            count_step();
+            now += length;
+            NUMBER.set(4);
+        }
+        assert!(record.backs_off(|| now) && !spinners.is_quiet(3, now + HOLD));
+        assert!(!spinners.is_quiet(4, now));
+    }
+
+    #[test]
+    fn a_child_begins_anew() {
+        let record = new_record_here();
+        let now = trial_beside_a_spinner(&record, MS);
+        assert!(record.backs_off(|| now));
+        record.in_child();
+        assert!(!record.backs_off(|| now) && !in_trial(&record));
+        assert!(spinners().is_quiet(3, now), "the parent goes on");
+    }
+
+    /// Most waits of an idle program end by their timeout, which is no step of work.
+    #[test]
+    fn rare_steps_are_not_taken_for_harm() {
+        for seed in 1..400 {
+            let record = new_record();
+            record.random.set(seed);
+            let (mut now, mut random) = (MS, seed);
+            record.start_trial(now);
+            while in_trial(&record) {
+                let spins = record.may_spin(now, SPAN);
+                record.ended(spins, false, now, || now + 100 * US);
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                if random >> 33 & 7 == 0 {
+                    count_step();
+                }
+                now += 101 * US;
+            }
+            assert!(!record.backs_off(|| now), "{seed}");
+        }
     }
 }

@@ -327,6 +327,10 @@ impl<U: Upper> Context<U> {
         };
         self.backoff.store(backoff, Ordering::Relaxed);
         if polled {
+            if self.handoff.has_leader() && !self.line.interrupt.unmask() {
+                // The leader sleeps on a masked line: the next check must come soon.
+                self.backoff.store(0, Ordering::Relaxed);
+            }
             // A poller may have slept in between.
             self.line.leader_epoll.detach(|| self.handoff.has_leader());
         } else {

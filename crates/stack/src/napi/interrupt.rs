@@ -174,7 +174,9 @@ enum NextStep {
 
 fn poll_queue<U: Upper>(context: &Context<U>, fired: bool, watched: bool) -> NextStep {
     let now = time::now();
-    if context.is_polled(now) {
+    // A leader that sleeps on a masked line, while frames wait, is not woken by pollers that compute.
+    let leader_is_stuck = || context.handoff.has_leader() && !context.line.interrupt.unmask();
+    if context.is_polled(now) && !leader_is_stuck() {
         return NextStep::Watch;
     }
     if fired && context.handoff.has_leader() {

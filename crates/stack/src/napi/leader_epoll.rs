@@ -11,6 +11,7 @@ use crate::{
 };
 use std::{
     io,
+    mem::ManuallyDrop,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
     process,
     sync::{PoisonError, Weak},
@@ -52,6 +53,8 @@ struct Registered {
     next: usize,
     other: Option<RawFd>,
     kept: Option<RawFd>,
+    /// The one that the last sleep wanted.
+    wanted: Option<RawFd>,
 }
 
 /// Where a waiter is registered.
@@ -62,8 +65,8 @@ pub(crate) struct Place(usize);
 /// closes it.
 #[derive(Debug)]
 pub struct KeptFd {
-    fd: OwnedFd,
-    /// The process that made it: in a child the numbers of the instances mean something else.
+    fd: ManuallyDrop<OwnedFd>,
+    /// The process that made it: in a child the numbers mean something else.
     process: u32,
     /// Where it may be registered.
     instances: std::sync::Mutex<Vec<Weak<Instance>>>,
@@ -74,7 +77,8 @@ impl KeptFd {
     #[must_use]
     pub fn new(fd: OwnedFd) -> std::sync::Arc<KeptFd> {
         let instances = std::sync::Mutex::default();
-        std::sync::Arc::new(KeptFd { fd, process: process::id(), instances })
+        let (fd, process) = (ManuallyDrop::new(fd), process::id());
+        std::sync::Arc::new(KeptFd { fd, process, instances })
     }
 
     /// Its number.
@@ -95,11 +99,14 @@ impl KeptFd {
 
 impl Drop for KeptFd {
     fn drop(&mut self) {
-        let instances = self.instances.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !instances.is_empty() && process::id() == self.process {
-            let fd = self.fd.as_raw_fd();
-            instances.drain(..).filter_map(|it| it.upgrade()).for_each(|it| it.forget_kept(fd));
+        if process::id() != self.process {
+            return;
         }
+        let fd = self.raw_fd();
+        let instances = self.instances.get_mut().unwrap_or_else(PoisonError::into_inner);
+        instances.drain(..).filter_map(|it| it.upgrade()).for_each(|it| it.forget_kept(fd));
+        // SAFETY: not used any more.
+        unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }
 
@@ -195,7 +202,9 @@ impl LeaderEpoll {
     /// Registers `waiter`, `other`, which is always the same descriptor, and `kept`; a descriptor kept before is removed.
     ///
     /// # Errors
-    /// No memory left in the kernel; for `kept` also that epoll instances are nested too deep.
+    /// No memory left in the kernel. For `kept` also: epoll instances are nested too deep; or the last sleep wanted
+    /// another one (`WouldBlock`). To register an instance takes as long as it has members, so threads with different
+    /// instances must not do it in turn.
     pub(crate) fn register(
         &self,
         waiter: &Arc<Waiter>,
@@ -226,11 +235,16 @@ impl LeaderEpoll {
             instance.control(add, other.as_raw_fd(), events, OTHER)?;
             registered.other = Some(other.as_raw_fd());
         }
-        if registered.kept != kept.map(|kept| kept.raw_fd()) {
+        let wanted = kept.map(|kept| kept.raw_fd());
+        let was_wanted = std::mem::replace(&mut registered.wanted, wanted) == wanted;
+        if registered.kept != wanted {
             if let Some(before) = registered.kept.take() {
                 instance.remove(before);
             }
             if let Some(kept) = kept {
+                if !was_wanted {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
                 kept.note(instance);
                 instance.control(add, kept.raw_fd(), libc::EPOLLIN, KEPT)?;
                 registered.kept = Some(kept.raw_fd());

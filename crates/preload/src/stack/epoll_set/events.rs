@@ -9,6 +9,9 @@ use busypoll_stack::{EpollEvent, napi::KernelFds};
 use libc::{c_int, epoll_event};
 use std::{cell::Cell, io, mem::ManuallyDrop, sync::atomic::Ordering};
 
+/// How many waits in a row may begin without asking the kernel: under load our half may have an event after each.
+const KERNEL_SKIPS: u32 = 8;
+
 local! {
     /// The memory of one wait is reused by the next.
     static FOUND: Cell<ManuallyDrop<Vec<EpollEvent>>> = Cell::new(ManuallyDrop::new(Vec::new()));
@@ -56,15 +59,20 @@ impl EpollSet {
         epoll: c_int,
         out: &mut [epoll_event],
     ) -> io::Result<usize> {
-        if !self.ours.is_ready() && (self.ours.sleeps_at_once() || spin_policy::is_quiet()) {
+        if self.has_kernel_members.load(Ordering::Acquire)
+            && !self.ours.is_ready()
+            && self.kernel_skips.load(Ordering::Relaxed) < KERNEL_SKIPS
+            && (self.ours.sleeps_at_once() || spin_policy::is_quiet())
+        {
+            self.kernel_skips.fetch_add(1, Ordering::Relaxed);
             self.nested_notify.deliver();
             return Ok(0);
         }
         self.take_events(epoll, out)
     }
 
-    /// [`take_events`](EpollSet::take_events) after a wait: asks the kernel only if our half has none, as each wait
-    /// begins by taking both.
+    /// [`take_events`](EpollSet::take_events) after a wait: asks the kernel only if our half has none, as the waits begin
+    /// by taking both, but for a few.
     ///
     /// # Errors
     /// As epoll_wait(2).
@@ -81,6 +89,7 @@ impl EpollSet {
     }
 
     fn take_kernels(&self, epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
+        self.kernel_skips.store(0, Ordering::Relaxed);
         let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
         // SAFETY: room for `room` events.
         let found = checked(unsafe { real::epoll_wait(epoll, out.as_mut_ptr(), room, 0) })?;
@@ -117,6 +126,8 @@ impl EpollSet {
         let epoch = self.ours.epoch();
         self.add_kernel_fds(epoll, &mut kernel_fds);
         let result = self.ours.wait_since(epoch, timeout, &mut kernel_fds);
+        // A child would have the set's descriptor by it.
+        kernel_fds.clear();
         thread_end::watch_thread_end();
         drop(ManuallyDrop::into_inner(KERNEL_FDS.replace(ManuallyDrop::new(kernel_fds))));
         result.map(drop)

@@ -20,7 +20,7 @@ use std::{
     os::fd::{FromRawFd, OwnedFd},
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -81,6 +81,8 @@ pub struct EpollSet {
     has_kernel_members: AtomicBool,
     /// The half whose events come first when there is not room for all, so that neither half starves.
     kernel_first: AtomicBool,
+    /// Waits in a row that began without asking the kernel.
+    kernel_skips: AtomicU32,
     /// Our own descriptor of the kernel's instance: the program may close its descriptor while a duplicate stays open.
     kernel: OnceLock<Arc<KeptFd>>,
     /// Notifies when the kernel's half of an inner set has something new.
@@ -112,6 +114,7 @@ impl EpollSet {
             wakeup: OnceLock::new(),
             has_kernel_members: AtomicBool::new(false),
             kernel_first: AtomicBool::new(false),
+            kernel_skips: AtomicU32::new(0),
             kernel: OnceLock::new(),
             nested_notify: NestedNotify::default(),
             source: OnceLock::new(),

@@ -374,7 +374,13 @@ fn wait_for(
         || Ok(None),
         || {
             loop {
-                set.wait(epoll, deadline.left())?;
+                if let Err(error) = set.wait(epoll, deadline.left()) {
+                    // The kernel may have an event, of which nothing was seen yet. It goes before the error.
+                    return match set.take_events(epoll, out) {
+                        Ok(found @ 1..) => Ok(found),
+                        _ => Err(error),
+                    };
+                }
                 set.activate_members();
                 let found = set.take_events_after_wait(epoll, out)?;
                 if found > 0 || deadline.is_over() {

@@ -7,14 +7,15 @@ use super::super::{
 use crate::time;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// A sleep that ends at once.
+/// A sleep that ends at once, after one that wanted the same.
 fn sleep(
     leader_epoll: &LeaderEpoll,
     waiter: &Arc<Waiter>,
     other: &OwnedFd,
     kept: Option<&Arc<KeptFd>>,
 ) -> Wake {
-    let place = leader_epoll.register(waiter, other.as_fd(), kept).unwrap();
+    let register = || leader_epoll.register(waiter, other.as_fd(), kept);
+    let place = register().or_else(|_| register()).unwrap();
     waiter.start();
     waiter.sleep_on_leader_epoll(leader_epoll, place, Some(time::now()))
 }
@@ -111,4 +112,24 @@ fn each_event_of_the_other_descriptor_ends_one_sleep() {
         sys::signal(other.as_raw_fd());
         assert_eq!(sleep(&leader_epoll, &waiter, &other, None), Wake::Readable);
     }
+}
+
+/// The kernel looks through all members of an instance that is registered in another one.
+#[test]
+fn threads_with_different_instances_do_not_register_them_in_turn() {
+    let (leader_epoll, other) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
+    let waiter = waiter();
+    let [a, b] = [instance(), instance()].map(|(epoll, _)| KeptFd::new(epoll));
+    let register = |kept: Option<&Arc<KeptFd>>| {
+        leader_epoll.register(&waiter, other.as_fd(), kept).map_err(|error| error.kind())
+    };
+    for _ in 0..3 {
+        for kept in [&a, &b] {
+            assert_eq!(register(Some(kept)).unwrap_err(), io::ErrorKind::WouldBlock);
+        }
+        assert!(register(None).is_ok());
+    }
+    assert!(
+        register(Some(&a)).is_err() && register(Some(&a)).is_ok() && register(Some(&a)).is_ok()
+    );
 }
