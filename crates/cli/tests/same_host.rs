@@ -60,6 +60,20 @@ fn both_ends_of_a_connection_under_it_use_memory() {
     }
 }
 
+/// asyncio makes an epoll instance for each loop.
+#[test]
+fn event_loops_follow_each_other_in_a_process_and_its_child() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = one_test_at_a_time();
+    let lab = Lab::builder().build().unwrap();
+    let _server = serve(&lab, "stack", "asyncio", "127.0.0.1");
+    wait_until("memory", || call(&lab, "stack", "asyncio", "127.0.0.1", 1_000_000) < 10);
+    for plane in ["plain", "stack"] {
+        call(&lab, plane, "loops", "127.0.0.1", 20_000);
+    }
+}
+
 #[test]
 fn both_ends_within_one_process_use_memory() {
     needs_root!();

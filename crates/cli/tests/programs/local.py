@@ -6,8 +6,9 @@ listener), "pollers" (likewise, and each waits before it accepts), "leaves" (wai
 accepting to a child), "executes" (likewise, to a program that it executes), "late" (accepts after a line on standard
 input). The client sends BYTES bytes and checks what comes back. HOW: "blocking", "asyncio", "fork" (a child goes on
 with the connection), "exec" (a program it executes does so), "hold" (until a line on standard input), "bound" (to the
-address, before it connects), "first" (sends before it says so, and then a child goes on, or if BYTES is odd, it does so
-itself), "many" (a thousand connections at once).
+address, before it connects), "loops" (in an event loop, and after its end both it and a child in others), "first"
+(sends before it says so, and then a child goes on, or if BYTES is odd, it does so itself), "many" (a thousand
+connections at once).
 """
 import asyncio
 import hashlib
@@ -179,6 +180,27 @@ def call(how, address, port, size):
     stream.close()
 
 
+async def wait_idle(address, port):
+    reader, writer = await asyncio.open_connection(address, port)
+    writer.write(b"x")
+    assert await reader.readexactly(1) == b"x"
+    before, began = time.process_time(), time.monotonic()
+    await asyncio.sleep(0.3)
+    assert time.process_time() - before < (time.monotonic() - began) / 2, "it does not sleep"
+    writer.close()
+
+
+def call_in_loops(address, port, size):
+    asyncio.run(call_asyncio(address, port, size))
+    child = os.fork()
+    for n in range(5):
+        asyncio.run(call_asyncio(address, port, size))
+        asyncio.run(wait_idle(address, port))
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 role, how, address, port = sys.argv[1:5]
 if role == "serve" and how == "asyncio":
     asyncio.run(serve_asyncio(address, int(port)))
@@ -194,6 +216,8 @@ elif how == "many":
     asyncio.run(call_many(address, int(port), int(sys.argv[5])))
 elif how == "asyncio":
     asyncio.run(call_asyncio(address, int(port), int(sys.argv[5])))
+elif how == "loops":
+    call_in_loops(address, int(port), int(sys.argv[5]))
 else:
     call(how, address, int(port), int(sys.argv[5]))
 print("done", flush=True)

@@ -761,10 +761,10 @@ mod tests {
     fn trial_beside_a_spinner(record: &Record, mut now: u64) -> u64 {
         let spinners = spinners();
         record.start_trial(now);
-        assert!(in_trial(&record));
-        while in_trial(&record) {
+        assert!(in_trial(record));
+        while in_trial(record) {
             let spins = record.may_spin(now, SPAN);
-            if !in_trial(&record) {
+            if !in_trial(record) {
                 break;
             }
             let quiet = spinners.is_quiet(3, now);
