@@ -146,15 +146,18 @@ impl Spinners {
         self.pace.now()
     }
 
-    /// Takes `cpu` from `now` to `until`, for a second at most; `None` if another thread has it.
+    /// Takes `cpu` from `now` to `until`, for a second at most; `None` if another thread has it, or it is quiet.
     #[inline]
     pub fn enter(&self, cpu: usize, now: u64, until: u64) -> Option<CpuClaim> {
         let until = until.min(now.saturating_add(MOST));
         let Some(slot) = self.cpus.get(cpu) else {
             return Some(CpuClaim { cpu, until, refused: 0 });
         };
-        let taken = slot.taken_until.load(Ordering::Relaxed);
         let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        if is_ahead(slot.quiet_until.load(Ordering::Relaxed), now, MOST) {
+            return None;
+        }
+        let taken = slot.taken_until.load(Ordering::Relaxed);
         if is_ahead(taken, now, MOST)
             || slot.taken_until.compare_exchange(taken, until, done, failed).is_err()
         {
@@ -330,6 +333,8 @@ mod tests {
         let table = Spinners::private().unwrap();
         table.quieten(2, 150);
         assert!(table.is_quiet(2, 149) && !table.is_quiet(2, 150) && !table.is_quiet(1, 149));
+        assert!(table.enter(2, 149, 170).is_none() && table.enter(1, 149, 170).is_some());
+        assert_eq!(table.cpus[2].refused.load(Ordering::Relaxed), 0, "no thread had it");
         // Another thread has prolonged it.
         table.quieten(2, 180);
         table.end_quiet(2, 150);

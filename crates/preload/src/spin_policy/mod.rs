@@ -178,22 +178,22 @@ fn end_in_stack() {
 }
 
 fn enter(now: u64, until: u64) -> Option<CpuClaim> {
-    let Cpu { spinners, number } = here()?;
     let limits = LIMITS.get()?.as_ref()?;
-    if spinners.is_quiet(number, now)
-        || limits.at_most.is_some_and(|n| spinners.count(limits.cpus, now) >= n)
-    {
+    if limits.at_most.is_some_and(|n| limits.spinners.count(limits.cpus, now) >= n) {
         return None;
     }
-    spinners.enter(number, now, until)
+    limits.spinners.enter(current_cpu()?, now, until)
 }
 
-/// The CPU that the calling thread runs on.
+/// The CPU that the calling thread runs on, and the table.
 fn here() -> Option<Cpu> {
     let spinners = LIMITS.get()?.as_ref()?.spinners;
+    Some(Cpu { spinners, number: current_cpu()? })
+}
+
+fn current_cpu() -> Option<usize> {
     // SAFETY: no precondition.
-    let number = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
-    Some(Cpu { spinners, number })
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
 /// For those who watch the machine.
