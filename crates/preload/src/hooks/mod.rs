@@ -9,6 +9,17 @@ use crate::{
     kernel, panics, process, real, signals, stack,
 };
 
+/// What a handler returns; a call that succeeds leaves errno alone.
+#[inline(always)]
+fn answer<T: real::Failed + PartialEq>(handler: impl FnOnce() -> T) -> T {
+    let errno = errno::Kept::new();
+    let result = panics::answer(handler);
+    if result != T::FAILED {
+        errno.put_back();
+    }
+    result
+}
+
 macro_rules! exported_functions {
     ($(
         $name:ident $(, $alias:ident)*: $args:tt -> $ret:ty
@@ -31,13 +42,8 @@ macro_rules! exported_functions {
         /// That of the C function.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
-            let errno = errno::Kept::new();
             // SAFETY: the caller keeps the C function's contract, which is the handler's.
-            let result = panics::answer(move || unsafe { $handler($($arg),*) });
-            if result != <$ret as real::Failed>::FAILED {
-                errno.put_back();
-            }
-            result
+            answer(move || unsafe { $handler($($arg),*) })
         }
     };
     (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, then $then:path) => {
@@ -64,13 +70,8 @@ macro_rules! exported_functions {
                 // SAFETY: the caller keeps the C function's contract.
                 return unsafe { real::$name($($arg),*) };
             }
-            let errno = errno::Kept::new();
             // SAFETY: the caller keeps the C function's contract, which is the handler's.
-            let result = panics::answer(move || unsafe { $handler($($arg),*) });
-            if result != <$ret as real::Failed>::FAILED {
-                errno.put_back();
-            }
-            result
+            answer(move || unsafe { $handler($($arg),*) })
         }
     };
     (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path) => {

@@ -6,6 +6,7 @@
 
 mod means;
 mod spin_trial;
+mod stretch;
 
 use std::cell::Cell;
 use std::path::Path;

@@ -28,8 +28,8 @@ pub const BUSY_POLL_BUDGET: usize = 8;
 /// this long; so do all pollers while no thread sleeps.
 const GRACE_FACTOR: u32 = 4;
 
-/// A check that finds pollers and no sleeper but a leader doubles the time to the next check, at most this many times: to 6.4 ms
-/// with the default period. A check costs a poller on the same CPU some microseconds.
+/// A check that finds pollers and no sleeper but a leader doubles the time to the next check, at most this many times:
+/// to 6.4 ms with the default period. A check costs a poller on the same CPU some microseconds.
 const MAX_BACKOFF: u8 = 3;
 
 /// How many times one busy-poll pass polls a ring that stays empty.
@@ -288,6 +288,12 @@ impl<U: Upper> Context<U> {
         self.followers.load(Ordering::SeqCst) > 0 || any_unbound_sleeper()
     }
 
+    /// Whether a leader sleeps on a masked line while frames wait: pollers that compute do not wake it. If no frame
+    /// waits, the line is unmasked.
+    pub(super) fn leader_is_stuck(&self) -> bool {
+        self.handoff.has_leader() && !self.line.interrupt.unmask()
+    }
+
     /// Whether the queue was polled recently enough to stay with its pollers.
     pub(super) fn is_polled(&self, now: Instant) -> bool {
         self.in_grace(now, self.has_sleeper())
@@ -321,16 +327,13 @@ impl<U: Upper> Context<U> {
             self.note_poll(now, self.last_poll().1);
         }
         let polled = self.in_grace(now, self.has_sleeper());
-        let backoff = match polled && !self.has_dependent_sleeper() {
+        let may_wait = polled && !self.leader_is_stuck() && !self.has_dependent_sleeper();
+        let backoff = match may_wait {
             true => MAX_BACKOFF.min(self.backoff.load(Ordering::Relaxed) + 1),
             false => 0,
         };
         self.backoff.store(backoff, Ordering::Relaxed);
         if polled {
-            if self.handoff.has_leader() && !self.line.interrupt.unmask() {
-                // The leader sleeps on a masked line: the next check must come soon.
-                self.backoff.store(0, Ordering::Relaxed);
-            }
             // A poller may have slept in between.
             self.line.leader_epoll.detach(|| self.handoff.has_leader());
         } else {

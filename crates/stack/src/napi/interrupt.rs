@@ -174,9 +174,7 @@ enum NextStep {
 
 fn poll_queue<U: Upper>(context: &Context<U>, fired: bool, watched: bool) -> NextStep {
     let now = time::now();
-    // A leader that sleeps on a masked line, while frames wait, is not woken by pollers that compute.
-    let leader_is_stuck = || context.handoff.has_leader() && !context.line.interrupt.unmask();
-    if context.is_polled(now) && !leader_is_stuck() {
+    if context.is_polled(now) && !context.leader_is_stuck() {
         return NextStep::Watch;
     }
     if fired && context.handoff.has_leader() {
@@ -188,8 +186,8 @@ fn poll_queue<U: Upper>(context: &Context<U>, fired: bool, watched: bool) -> Nex
     }
     match context.napi_poll(now) {
         None => {
-            if context.handoff.has_leader() && !context.line.interrupt.unmask() {
-                // The leader sleeps on a masked line: the next check of the watchdog must come soon.
+            if context.leader_is_stuck() {
+                // The next check of the watchdog must come soon.
                 context.reset_backoff();
             }
             // The queue's owner counts as a poller that was here just now.
