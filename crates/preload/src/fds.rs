@@ -15,7 +15,7 @@ use std::{
     ptr,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicPtr, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence},
     },
 };
 
@@ -43,6 +43,8 @@ pub struct Table<F: 'static> {
 pub struct Cell<F: 'static> {
     table: &'static Table<F>,
     holders: AtomicUsize,
+    /// What [`Table::is_marked`] reads.
+    marked: AtomicBool,
     /// Valid while there are holders.
     file: UnsafeCell<MaybeUninit<F>>,
 }
@@ -57,6 +59,14 @@ unsafe impl<F: Send + Sync> Send for Cell<F> {}
 pub struct Ref<F: 'static>(&'static Cell<F>);
 
 impl<F> Ref<F> {
+    /// Marks the file: see [`Table::is_marked`].
+    #[inline]
+    pub fn mark(&self) {
+        if !self.0.marked.load(Ordering::Relaxed) {
+            self.0.marked.store(true, Ordering::Release);
+        }
+    }
+
     fn into_raw(self) -> *mut Cell<F> {
         let cell = ptr::from_ref(self.0).cast_mut();
         std::mem::forget(self);
@@ -118,8 +128,10 @@ impl<F> Table<F> {
         let spare = self.spare().pop();
         let cell = spare.unwrap_or_else(|| {
             let file = UnsafeCell::new(MaybeUninit::uninit());
-            Box::leak(Box::new(Cell { table: self, holders: AtomicUsize::new(0), file }))
+            let (holders, marked) = (AtomicUsize::new(0), AtomicBool::new(false));
+            Box::leak(Box::new(Cell { table: self, holders, marked, file }))
         });
+        cell.marked.store(false, Ordering::Relaxed);
         // SAFETY: off the list, with no holders: no other thread accesses it.
         unsafe { (*cell.file.get()).write(file) };
         cell.holders.store(1, Ordering::Release);
@@ -186,6 +198,27 @@ impl<F> Table<F> {
             }
             at = slot.load(Ordering::Acquire);
         }
+    }
+
+    /// Whether `fd` is a file that is [marked](Ref::mark). Takes no reference, so it is cheaper than [`get`](Table::get).
+    #[inline]
+    pub fn is_marked(&self, fd: c_int) -> bool {
+        let Some(slot) = self.slot(fd) else { return false };
+        let at = slot.load(Ordering::Acquire);
+        if at.is_null() || at == internal() {
+            return false;
+        }
+        // SAFETY: cells live for ever.
+        let marked = unsafe { &*at }.marked.load(Ordering::Acquire);
+        // Else the cell may be that of another file by now.
+        marked && slot.load(Ordering::Acquire) == at
+    }
+
+    /// Whether `fd` is a file.
+    #[inline]
+    pub fn has(&self, fd: c_int) -> bool {
+        let at = self.slot(fd).map_or(ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
+        !at.is_null() && at != internal()
     }
 
     /// No descriptor from here on is a file. 0: there never was any.

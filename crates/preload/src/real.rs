@@ -84,7 +84,7 @@ impl Failed for () {
 macro_rules! real_functions {
     ($(
         $name:ident $(, $alias:ident)*: ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty
-            = $handler:path $(, ours($fd:ident) $ours:path)? $(, then $then:path)? $(, unless($first:ident) $others:path)?;
+            = $handler:path $(, ours($fd:ident) $ours:path)? $(, then $then:path)? $(, unless($($first:ident),+) $bypasses:path)?;
     )*) => {
         #[expect(non_upper_case_globals, reason = "each is named after its function")]
         mod slots {

@@ -14,7 +14,8 @@
 //!
 //! `then f`: the handler does not return; after a panic in it `f(arguments...)` is called.
 //!
-//! `unless(argument) f`: where `f(argument)` is true, the real function is called at once.
+//! `unless(argument) f`: where `f(argument)` is true, the real function is called at once, or the handler of a row with
+//! `ours`.
 //!
 //! C's variadic functions are declared with as many machine words as the kernel could take: on the platforms of this
 //! library integers and pointers are passed the same way in both forms.
@@ -133,7 +134,7 @@ macro_rules! for_each_hook {
             epoll_create: (size: c_int) -> c_int = stack::epoll_create;
             epoll_create1: (flags: c_int) -> c_int = stack::epoll_create1;
             epoll_ctl: (epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int
-                = stack::epoll_ctl_other, ours(epoll) stack::epoll_ctl;
+                = stack::epoll_ctl_other, ours(epoll) stack::epoll_ctl, unless(epoll, fd) stack::is_kernel_member;
             epoll_wait: (epoll: c_int, events: *mut epoll_event, room: c_int, timeout: c_int) -> c_int
                 = kernel::epoll_wait, ours(epoll) stack::epoll_wait;
             epoll_pwait: (
@@ -229,7 +230,7 @@ macro_rules! for_each_hook {
             prctl: (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = kernel::prctl;
             syscall: (
                 number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
-            ) -> c_long = raw::syscall, unless(number) raw::is_others;
+            ) -> c_long = raw::syscall, unless(number) raw::bypasses_hooks;
         }
     };
 }

@@ -23,14 +23,14 @@ fn answer<T: real::Failed + PartialEq>(handler: impl FnOnce() -> T) -> T {
 macro_rules! exported_functions {
     ($(
         $name:ident $(, $alias:ident)*: $args:tt -> $ret:ty
-            = $handler:path $(, ours($fd:ident) $ours:path)? $(, then $then:path)? $(, unless($first:ident) $others:path)?;
+            = $handler:path $(, ours($fd:ident) $ours:path)? $(, then $then:path)? $(, unless($($first:ident),+) $bypasses:path)?;
     )*) => {
         // A thread that is cancelled is unwound through these, so their ABI must allow unwinding (`crate::cancel`).
         $(
             #[cfg(panic = "unwind")]
-            exported_functions!(@export "C-unwind" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)? $(, unless $first $others)?);
+            exported_functions!(@export "C-unwind" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)? $(, unless ($($first),+) $bypasses)?);
             #[cfg(not(panic = "unwind"))]
-            exported_functions!(@export "C" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)? $(, unless $first $others)?);
+            exported_functions!(@export "C" $name $args -> $ret = $handler $(, $fd $ours)? $(, then $then)? $(, unless ($($first),+) $bypasses)?);
             $( exported_functions!(@alias $alias $name $args -> $ret); )*
         )*
     };
@@ -59,14 +59,14 @@ macro_rules! exported_functions {
             unsafe { $then($($arg),*) }
         }
     };
-    (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, unless $first:ident $others:path) => {
+    (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, unless ($first:ident) $bypasses:path) => {
         /// The hook of this name.
         ///
         /// # Safety
         /// That of the C function.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
-            if $others($first) {
+            if $bypasses($first) {
                 // SAFETY: the caller keeps the C function's contract.
                 return unsafe { real::$name($($arg),*) };
             }
@@ -74,7 +74,7 @@ macro_rules! exported_functions {
             answer(move || unsafe { $handler($($arg),*) })
         }
     };
-    (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path) => {
+    (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path $(, unless ($($first:ident),+) $bypasses:path)?) => {
         /// The hook of this name.
         ///
         /// # Safety
@@ -84,11 +84,11 @@ macro_rules! exported_functions {
             // Out of line: where no descriptor is a socket of the stack plane, a hook must cost next to nothing.
             #[inline(never)]
             unsafe fn perhaps_ours($($arg: $ty),*) -> $ret {
-                let errno = errno::Kept::new();
                 // SAFETY: the caller keeps the C function's contract, which is both handlers'.
                 unsafe {
                     loop {
                         let Some(file) = $crate::stack::FILES.get($fd) else { return $handler($($arg),*) };
+                        let errno = errno::Kept::new();
                         // By value: the call is behind a pointer, and references would be one more to each argument.
                         let result = panics::answer(move || $ours(file, $($arg),*));
                         if result != <$ret as real::Failed>::FAILED {
@@ -104,9 +104,9 @@ macro_rules! exported_functions {
             }
             // SAFETY: as above.
             unsafe {
-                match $crate::stack::FILES.end() {
-                    0 => $handler($($arg),*),
-                    _ => perhaps_ours($($arg),*),
+                match $crate::stack::FILES.end() == 0 $(|| $bypasses($($first),+))? {
+                    true => $handler($($arg),*),
+                    false => perhaps_ours($($arg),*),
                 }
             }
         }

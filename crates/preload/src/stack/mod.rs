@@ -123,5 +123,5 @@ pub use sockets::{bind, connect, getpeername, getsockname, listen, shutdown, soc
 pub use stream::{fclose, freopen, freopen64};
 pub use wait::{
     epoll_create, epoll_create1, epoll_ctl, epoll_ctl_other, epoll_pwait, epoll_pwait2, epoll_wait,
-    poll, poll_chk, ppoll, ppoll_chk, pselect, select,
+    is_kernel_member, poll, poll_chk, ppoll, ppoll_chk, pselect, select,
 };

@@ -60,7 +60,25 @@ pub unsafe fn epoll_create1(flags: c_int) -> c_int {
 ///
 /// # Safety
 /// That of epoll_ctl(2).
+#[inline]
 pub unsafe fn epoll_ctl_other(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match FILES.has(fd) {
+            true => perhaps_with_member(epoll, operation, fd, event),
+            false => kernel::epoll_ctl(epoll, operation, fd, event),
+        }
+    }
+}
+
+/// # Safety
+/// That of epoll_ctl(2).
+unsafe fn perhaps_with_member(
     epoll: c_int,
     operation: c_int,
     fd: c_int,
@@ -97,6 +115,13 @@ fn is_epoll(fd: c_int) -> bool {
     link.is_ok_and(|link| link.as_bytes() == b"anon_inode:[eventpoll]")
 }
 
+/// Whether epoll_ctl(2) with these descriptors changes the kernel's half alone: that of a marked set is known to have
+/// members.
+#[inline]
+pub fn is_kernel_member(epoll: c_int, fd: c_int) -> bool {
+    FILES.is_marked(epoll) && !FILES.has(fd)
+}
+
 /// # Safety
 /// That of epoll_ctl(2).
 pub unsafe fn epoll_ctl(
@@ -111,8 +136,12 @@ pub unsafe fn epoll_ctl(
     let other = || unsafe { kernel::epoll_ctl(epoll, operation, fd, event) };
     let (Some(set), Some(member)) = (file.set(), member) else {
         let result = other();
-        if result == 0 && operation == libc::EPOLL_CTL_ADD {
-            file.set().into_iter().for_each(|set| set.has_kernel_members());
+        if result == 0
+            && operation == libc::EPOLL_CTL_ADD
+            && let Some(set) = file.set()
+        {
+            set.has_kernel_members();
+            file.mark();
         }
         return result;
     };
@@ -303,19 +332,19 @@ unsafe fn wait(
     mask: *const sigset_t,
     by_kernel: impl Fn() -> c_int,
 ) -> c_int {
-    let (Some(set), Some(mut inside)) = (file.set().cloned(), Inside::enter()) else {
+    let (Some(set), Some(mut inside)) = (file.set(), Inside::enter()) else {
         return by_kernel();
     };
-    drop(file);
     set.activate_members();
-    while set.begin_kernel_wait() {
-        let index = kernel_waiters::begin(&set);
+    let mut file = file;
+    while file.set().is_some_and(|set| set.begin_kernel_wait()) {
+        let index = kernel_waiters::begin(file);
         drop(inside);
         let found = by_kernel();
         let failed = errno::Saved::new();
         let Some(again) = Inside::enter() else { return found };
         inside = again;
-        kernel_waiters::end(&set, index);
+        let ended = kernel_waiters::end(index);
         let left = match usize::try_from(found) {
             Ok(written @ 1..) => {
                 // SAFETY: the kernel has written as many.
@@ -323,11 +352,15 @@ unsafe fn wait(
             }
             _ => found,
         };
-        if left != 0 || found == 0 {
-            drop((set, inside, failed));
-            return left;
+        match ended {
+            Some(again) if left == 0 && found != 0 => file = again,
+            ended => {
+                drop((ended, inside, failed));
+                return left;
+            }
         }
     }
+    let Some(set) = file.set() else { return by_kernel() };
     let room = usize::try_from(room).ok().filter(|room| (1..=MOST).contains(room));
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
@@ -342,13 +375,13 @@ unsafe fn wait(
                 true => &mut nowhere,
             };
             // The kernel fails only when it writes the first event.
-            match wait_for(&inside, &set, epoll, out, deadline, mask) {
+            match wait_for(&inside, set, epoll, out, deadline, mask) {
                 Ok(1..) if events.is_null() => Err(error(libc::EFAULT)),
                 result => result,
             }
         }
     };
-    drop(set);
+    drop(file);
     answer(result)
 }
 

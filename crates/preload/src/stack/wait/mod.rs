@@ -20,7 +20,7 @@ mod select;
 
 pub use epoll::{
     epoll_create, epoll_create1, epoll_ctl, epoll_ctl_other, epoll_pwait, epoll_pwait2, epoll_wait,
-    ioctl,
+    ioctl, is_kernel_member,
 };
 pub use poll::{
     poll, poll_chk, ppoll, ppoll_chk, wait_for_kernel_fd, wait_inside, wait_with_source,
