@@ -57,6 +57,12 @@ pub fn prepare(config: &Config) {
 /// The threads of this process that are in a trial.
 static TRIALS: AtomicU32 = AtomicU32::new(0);
 
+/// When one of them was last seen, in nanoseconds.
+static LAST_TRIAL: AtomicU64 = AtomicU64::new(0);
+
+/// After so long without a sign the threads have ended in their trials.
+const LOST_TRIAL: u64 = 1_000_000_000;
+
 local! {
     static RECORD: Record = Record::new(here, steps);
 }
@@ -75,6 +81,9 @@ pub fn count_step() {
 
 #[cold]
 fn count_step_of_trial() {
+    if now().saturating_sub(LAST_TRIAL.load(Ordering::Relaxed)) > LOST_TRIAL {
+        TRIALS.store(0, Ordering::Relaxed);
+    }
     if let Some(cpu) = here() {
         STEPS[cpu.number % STEPS.len()].fetch_add(1, Ordering::Relaxed);
     }
@@ -84,8 +93,13 @@ fn steps(cpu: usize) -> u64 {
     STEPS[cpu % STEPS.len()].load(Ordering::Relaxed)
 }
 
-fn trial_begins() {
+fn trial_begins(now: u64) {
+    trial_goes_on(now);
     TRIALS.fetch_add(1, Ordering::Relaxed);
+}
+
+fn trial_goes_on(now: u64) {
+    LAST_TRIAL.store(now, Ordering::Relaxed);
 }
 
 fn trial_ends() {

@@ -143,6 +143,12 @@ impl Record {
         self.quiet_until.set(0);
         self.quietens.set(false);
         self.backoff_until.set(0);
+        self.backoff.set(0);
+        self.strikes.set(0);
+        self.waits.set(0);
+        self.check_after.set(CHECK_FIRST);
+        self.no_trial_until.set(0);
+        self.trial_interval.set(TRIAL_INTERVAL_FIRST);
     }
 
     pub(super) fn backs_off(&self, now: impl Fn() -> u64) -> bool {
@@ -195,6 +201,7 @@ impl Record {
 
     /// Makes the other threads of the CPU go the stretch's way.
     fn announce(&self, now: u64) {
+        super::trial_goes_on(now);
         let Some(cpu) = (self.here)() else { return };
         if cpu.number != self.cpu.get() {
             return self.moved.set(true);
@@ -238,8 +245,8 @@ impl Record {
         }
         self.trial.set(self.trial.get() - 1);
         let [slept, spun] = &self.mean_waits;
-        let clear =
-            self.changes.get() >= CHANGES && (spun.far_above(slept) || slept.far_above(spun));
+        // Waits that are far shorter say nothing of the rounds: the trial goes on.
+        let clear = self.changes.get() >= CHANGES && spun.far_above(slept);
         if clear || slept.full() && spun.full() {
             self.trial.set(0);
             self.judge(clear, self.is_wanted(Switches::of_this_thread()), now);
@@ -276,7 +283,7 @@ impl Record {
             }
             self.cpu.set(number);
         }
-        super::trial_begins();
+        super::trial_begins(now);
         self.start_stretches(now);
         true
     }
@@ -354,6 +361,7 @@ impl Record {
             return;
         }
         if since * 2 >= u64::from(waits) {
+            self.check_after.set(CHECK_FIRST);
             self.start_trial(now());
         } else {
             self.check_after.set((self.check_after.get() * 2).min(CHECK_MAX));

@@ -30,6 +30,8 @@ pub fn sleep_for<U: Upper>(
     UNBOUND.fetch_add(unbound, Ordering::Relaxed);
     if unbound > 0 {
         contexts.iter().for_each(|context| context.reset_backoff());
+        // The caller sleeps on the first queue's interrupt alone: it stops polling the others.
+        contexts.iter().skip(1).for_each(|context| context.leave_to_interrupt_if_polled());
     }
     let wake = match contexts.first() {
         Some(context) => context.sleep(waiter, timeout, kernel_fds),

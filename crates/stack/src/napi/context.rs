@@ -32,6 +32,9 @@ const GRACE_FACTOR: u32 = 4;
 /// to 6.4 ms with the default period. A check costs a poller on the same CPU some microseconds.
 const MAX_BACKOFF: u8 = 3;
 
+/// So many passes that do not wake the leader end its turn: it sleeps on as a follower.
+const LEADER_PASSES: u32 = 64;
+
 /// How many times one busy-poll pass polls a ring that stays empty.
 const EMPTY_POLLS: u32 = 8;
 
@@ -288,9 +291,9 @@ impl<U: Upper> Context<U> {
         self.followers.load(Ordering::SeqCst) > 0 || any_unbound_sleeper()
     }
 
-    /// Whether a leader sleeps on a masked line while frames wait: pollers that compute do not wake it. If no frame
-    /// waits, the line is unmasked.
-    pub(super) fn leader_is_stuck(&self) -> bool {
+    /// Unmasks the line on which a leader sleeps. True if frames wait: then the line is masked and does not wake it, and
+    /// the caller has them polled.
+    pub(super) fn rearm_for_leader(&self) -> bool {
         self.handoff.has_leader() && !self.line.interrupt.unmask()
     }
 
@@ -327,7 +330,9 @@ impl<U: Upper> Context<U> {
             self.note_poll(now, self.last_poll().1);
         }
         let polled = self.in_grace(now, self.has_sleeper());
-        let may_wait = polled && !self.leader_is_stuck() && !self.has_dependent_sleeper();
+        // A poller takes the frames, or this comes again.
+        let stuck = polled && self.rearm_for_leader() && !self.word.is_polled();
+        let may_wait = polled && !stuck && !self.has_dependent_sleeper();
         let backoff = match may_wait {
             true => MAX_BACKOFF.min(self.backoff.load(Ordering::Relaxed) + 1),
             false => 0,
@@ -336,7 +341,8 @@ impl<U: Upper> Context<U> {
         if polled {
             // A poller may have slept in between.
             self.line.leader_epoll.detach(|| self.handoff.has_leader());
-        } else {
+        }
+        if !polled || stuck {
             self.line.kick();
         }
         polled
@@ -446,8 +452,12 @@ impl<U: Upper> Context<U> {
         if self.handoff.take_interrupt() {
             self.line.disarm();
         }
-        let mut empty_polls = 0;
+        let (mut empty_polls, mut passes) = (0, 0);
         loop {
+            if place.is_none() {
+                // ppoll(2) would return for an edge that is left.
+                self.line.interrupt.clear_edges();
+            }
             if self.line.interrupt.unmask() {
                 // It may have fired together with a wake-up, and would not report that again: so it is masked.
                 let wake = match place {
@@ -464,7 +474,7 @@ impl<U: Upper> Context<U> {
                         wake
                     }
                 };
-                if wake != Wake::Readable {
+                if wake != Wake::Interrupt {
                     return Some(wake);
                 }
                 self.counters.interrupts.add_shared();
@@ -479,6 +489,11 @@ impl<U: Upper> Context<U> {
             }
             if waiter.is_woken() {
                 return Some(Wake::Woken);
+            }
+            // A flood for other threads must not keep this one from its deadline and from `kernel_fds`.
+            passes += 1;
+            if passes == LEADER_PASSES {
+                return None;
             }
         }
     }

@@ -174,7 +174,7 @@ enum NextStep {
 
 fn poll_queue<U: Upper>(context: &Context<U>, fired: bool, watched: bool) -> NextStep {
     let now = time::now();
-    if context.is_polled(now) && !context.leader_is_stuck() {
+    if context.is_polled(now) && !context.rearm_for_leader() {
         return NextStep::Watch;
     }
     if fired && context.handoff.has_leader() {
@@ -186,7 +186,7 @@ fn poll_queue<U: Upper>(context: &Context<U>, fired: bool, watched: bool) -> Nex
     }
     match context.napi_poll(now) {
         None => {
-            if context.leader_is_stuck() {
+            if context.rearm_for_leader() {
                 // The next check of the watchdog must come soon.
                 context.reset_backoff();
             }

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-const OTHER: u64 = 0;
+const INTERRUPT: u64 = 0;
 const ALARM: u64 = 1;
 const KEPT: u64 = 2;
 /// The first waiter's; the others follow.
@@ -51,7 +51,7 @@ struct Registered {
     waiters: [Option<Arc<Waiter>>; WAITERS],
     /// Which waiter makes room for a new one.
     next: usize,
-    other: Option<RawFd>,
+    interrupt: Option<RawFd>,
     kept: Option<RawFd>,
     /// The one that the last sleep wanted.
     wanted: Option<RawFd>,
@@ -117,7 +117,7 @@ impl Instance {
 
     /// Removes what is registered, which cannot fail.
     fn remove(&self, fd: RawFd) {
-        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, OTHER);
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, INTERRUPT);
     }
 
     fn forget_kept(&self, fd: RawFd) {
@@ -157,15 +157,15 @@ impl LeaderEpoll {
             let mut events = [libc::epoll_event { events: 0, u64: 0 }; WAITERS + WAITER as usize];
             let limit = self.limit(deadline);
             let count = sys::epoll_wait(self.instance.epoll.as_raw_fd(), &mut events, limit);
-            let Ok(count) = usize::try_from(count) else { return Wake::Interrupted };
+            let Ok(count) = usize::try_from(count) else { return Wake::Signal };
             let fired = events.get(..count).unwrap_or_default();
             let has = |what| fired.iter().any(|event| event.u64 == what);
             if fired.is_empty() {
                 return Wake::Timeout;
             } else if has(own) {
                 return Wake::Woken;
-            } else if has(OTHER) {
-                return Wake::Readable;
+            } else if has(INTERRUPT) {
+                return Wake::Interrupt;
             } else if has(KEPT) {
                 return Wake::KernelFds;
             }
@@ -199,7 +199,7 @@ impl LeaderEpoll {
         self.alarm_at.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Registers `waiter`, `other`, which is always the same descriptor, and `kept`; a descriptor kept before is removed.
+    /// Registers `waiter`, `interrupt`, which is always the same descriptor, and `kept`; a descriptor kept before is removed.
     ///
     /// # Errors
     /// No memory left in the kernel. For `kept` also: epoll instances are nested too deep; or the last sleep wanted
@@ -208,7 +208,7 @@ impl LeaderEpoll {
     pub(crate) fn register(
         &self,
         waiter: &Arc<Waiter>,
-        other: BorrowedFd<'_>,
+        interrupt: BorrowedFd<'_>,
         kept: Option<&std::sync::Arc<KeptFd>>,
     ) -> io::Result<Place> {
         let (instance, add) = (&self.instance, libc::EPOLL_CTL_ADD);
@@ -229,11 +229,11 @@ impl LeaderEpoll {
                 at
             }
         };
-        if registered.other.is_none() {
+        if registered.interrupt.is_none() {
             // Edge-triggered: a waiting thread polls the queue first, so only later events matter.
             let events = libc::EPOLLIN | libc::EPOLLET;
-            instance.control(add, other.as_raw_fd(), events, OTHER)?;
-            registered.other = Some(other.as_raw_fd());
+            instance.control(add, interrupt.as_raw_fd(), events, INTERRUPT)?;
+            registered.interrupt = Some(interrupt.as_raw_fd());
         }
         let wanted = kept.map(|kept| kept.raw_fd());
         let was_wanted = std::mem::replace(&mut registered.wanted, wanted) == wanted;
@@ -253,15 +253,15 @@ impl LeaderEpoll {
         Ok(Place(at))
     }
 
-    /// Removes the other descriptor until the next [`register`](LeaderEpoll::register), unless a thread is about to
+    /// Removes the interrupt until the next [`register`](LeaderEpoll::register), unless a thread is about to
     /// wait (`is_wanted`): the kernel runs the callback of a registered descriptor for every packet, even if no thread
     /// sleeps. A thread that wants to wait makes `is_wanted` true before it calls `register`.
     pub(crate) fn detach(&self, is_wanted: impl FnOnce() -> bool) {
         let mut registered = lock(&self.instance.registered);
         if !is_wanted()
-            && let Some(other) = registered.other.take()
+            && let Some(interrupt) = registered.interrupt.take()
         {
-            self.instance.remove(other);
+            self.instance.remove(interrupt);
         }
     }
 }

@@ -56,14 +56,14 @@ enum Sleeper {
 pub enum Wake {
     /// [`Waiter::wake`].
     Woken,
-    /// The other descriptor is readable.
-    Readable,
+    /// The queue's interrupt has fired.
+    Interrupt,
     /// A descriptor of [`KernelFds`] is ready.
     KernelFds,
     /// The time is over.
     Timeout,
     /// A signal was handled.
-    Interrupted,
+    Signal,
 }
 
 /// A waiter, and what watches sockets for it. A thread borrows one for its sleep; others have it before
@@ -393,9 +393,9 @@ impl KernelFds {
         match sys::poll_all(fds, timeout) {
             0 => Wake::Timeout,
             1.. if fds[0].revents != 0 => Wake::Woken,
-            1.. if fds[1].revents != 0 => Wake::Readable,
+            1.. if fds[1].revents != 0 => Wake::Interrupt,
             1.. => Wake::KernelFds,
-            _ => Wake::Interrupted,
+            _ => Wake::Signal,
         }
     }
 }

@@ -170,8 +170,8 @@ pub trait Interrupt: Send + Sync {
         self.mask();
     }
 
-    /// Clears events that [`mask_for_edges`](Interrupt::mask_for_edges) has left. The interrupt must be unmasked after
-    /// this, even if it was not masked.
+    /// Clears events that [`mask_for_edges`](Interrupt::mask_for_edges) has left. It may take the event of a frame that
+    /// has just come, so the caller unmasks the interrupt after this, which finds that frame.
     fn clear_edges(&self) {}
 
     /// A descriptor that hangs up (`POLLHUP`) once the process at the other end of the link has ended, or has dropped its

@@ -181,9 +181,9 @@ fn wait<E: Entry>(
         }
         let left = deadline.map(|deadline| deadline - time::now());
         match napi::sleep_for(contexts, &waiter, left, kernel_fds) {
-            Wake::Woken | Wake::Readable => {}
+            Wake::Woken | Wake::Interrupt => {}
             Wake::Timeout | Wake::KernelFds => break Ok(update_revents(fds)),
-            Wake::Interrupted => match update_revents(fds) {
+            Wake::Signal => match update_revents(fds) {
                 0 => break Err(io::ErrorKind::Interrupted.into()),
                 ready => break Ok(ready),
             },

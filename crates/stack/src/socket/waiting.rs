@@ -257,8 +257,8 @@ impl WaitOptions {
             }
             match wake {
                 Wake::Timeout => return Err(io::ErrorKind::WouldBlock.into()),
-                Wake::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
-                Wake::Woken | Wake::Readable | Wake::KernelFds => {
+                Wake::Signal => return Err(io::ErrorKind::Interrupted.into()),
+                Wake::Woken | Wake::Interrupt | Wake::KernelFds => {
                     if signal::has_deferred_signal() {
                         return Err(io::ErrorKind::Interrupted.into());
                     }
@@ -321,7 +321,7 @@ fn sleep(channel: &impl WaitChannel, deadline: Option<Instant>) -> io::Result<Wa
     let waiter = Waiter::of_this_thread()?;
     waiter.start();
     if signal::has_deferred_signal() {
-        return Ok(Wake::Interrupted);
+        return Ok(Wake::Signal);
     }
     let Ok(context) = channel.prepare_to_wait(&waiter) else { return Ok(Wake::Woken) };
     let timeout = deadline.map(|deadline| deadline - time::now());

@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 fn sleep(
     leader_epoll: &LeaderEpoll,
     waiter: &Arc<Waiter>,
-    other: &OwnedFd,
+    interrupt: &OwnedFd,
     kept: Option<&Arc<KeptFd>>,
 ) -> Wake {
-    let register = || leader_epoll.register(waiter, other.as_fd(), kept);
+    let register = || leader_epoll.register(waiter, interrupt.as_fd(), kept);
     let place = register().or_else(|_| register()).unwrap();
     waiter.start();
     waiter.sleep_on_leader_epoll(leader_epoll, place, Some(time::now()))
@@ -35,37 +35,37 @@ fn instance() -> (OwnedFd, OwnedFd) {
 
 #[test]
 fn a_kept_descriptor_ends_every_sleep_while_it_is_ready_and_no_other_sleep() {
-    let (leader_epoll, other) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
+    let (leader_epoll, interrupt) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
     let (a, b) = (waiter(), waiter());
     let (epoll, member) = instance();
     let kept = KeptFd::new(epoll);
-    assert_eq!(sleep(&leader_epoll, &a, &other, Some(&kept)), Wake::Timeout);
+    assert_eq!(sleep(&leader_epoll, &a, &interrupt, Some(&kept)), Wake::Timeout);
     sys::signal(member.as_raw_fd());
     for _ in 0..2 {
-        assert_eq!(sleep(&leader_epoll, &a, &other, Some(&kept)), Wake::KernelFds);
+        assert_eq!(sleep(&leader_epoll, &a, &interrupt, Some(&kept)), Wake::KernelFds);
     }
     // A thread that waits for a set without one, or for another set.
-    assert_eq!(sleep(&leader_epoll, &b, &other, None), Wake::Timeout);
+    assert_eq!(sleep(&leader_epoll, &b, &interrupt, None), Wake::Timeout);
     let another = KeptFd::new(instance().0);
-    assert_eq!(sleep(&leader_epoll, &b, &other, Some(&another)), Wake::Timeout);
-    assert_eq!(sleep(&leader_epoll, &a, &other, Some(&kept)), Wake::KernelFds);
+    assert_eq!(sleep(&leader_epoll, &b, &interrupt, Some(&another)), Wake::Timeout);
+    assert_eq!(sleep(&leader_epoll, &a, &interrupt, Some(&kept)), Wake::KernelFds);
     sys::drain(member.as_raw_fd());
-    assert_eq!(sleep(&leader_epoll, &a, &other, Some(&kept)), Wake::Timeout);
+    assert_eq!(sleep(&leader_epoll, &a, &interrupt, Some(&kept)), Wake::Timeout);
 }
 
 /// A child of fork(2), or a duplicate, keeps the program's epoll instance open.
 #[test]
 fn a_kept_descriptor_that_is_dropped_wakes_no_leader_though_its_instance_stays_open() {
-    let (leader_epoll, other) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
+    let (leader_epoll, interrupt) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
     let waiter = waiter();
     let (epoll, member) = instance();
     let _duplicate = epoll.try_clone().unwrap();
     let kept = KeptFd::new(epoll);
     let number = kept.raw_fd();
-    assert_eq!(sleep(&leader_epoll, &waiter, &other, Some(&kept)), Wake::Timeout);
+    assert_eq!(sleep(&leader_epoll, &waiter, &interrupt, Some(&kept)), Wake::Timeout);
     drop(kept);
     sys::signal(member.as_raw_fd());
-    assert_eq!(sleep(&leader_epoll, &waiter, &other, None), Wake::Timeout);
+    assert_eq!(sleep(&leader_epoll, &waiter, &interrupt, None), Wake::Timeout);
     // Its number is free, or another's: a new one of that number is registered all the same.
     let (epoll, member) = instance();
     // SAFETY: another test may have it by now, but then the call fails: `number` is at least not used here.
@@ -77,51 +77,51 @@ fn a_kept_descriptor_that_is_dropped_wakes_no_leader_though_its_instance_stays_o
         }
     };
     let kept = KeptFd::new(epoll);
-    assert_eq!(sleep(&leader_epoll, &waiter, &other, Some(&kept)), Wake::Timeout);
+    assert_eq!(sleep(&leader_epoll, &waiter, &interrupt, Some(&kept)), Wake::Timeout);
     sys::signal(member.as_raw_fd());
-    assert_eq!(sleep(&leader_epoll, &waiter, &other, Some(&kept)), Wake::KernelFds);
+    assert_eq!(sleep(&leader_epoll, &waiter, &interrupt, Some(&kept)), Wake::KernelFds);
 }
 
 #[test]
 fn threads_that_take_turns_wake_only_themselves() {
-    let (leader_epoll, other) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
+    let (leader_epoll, interrupt) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
     // More than stay registered.
     let waiters: Vec<_> = (0..6).map(|_| waiter()).collect();
     for _ in 0..2 {
         for (at, waiter) in waiters.iter().enumerate() {
             let own = waiter.event_fd().unwrap().as_raw_fd();
             sys::drain(own);
-            assert_eq!(sleep(&leader_epoll, waiter, &other, None), Wake::Timeout);
+            assert_eq!(sleep(&leader_epoll, waiter, &interrupt, None), Wake::Timeout);
             // A late wake-up of the thread that was here before: its eventfd stays readable.
             let before = &waiters[(at + 5) % 6];
             sys::signal(before.event_fd().unwrap().as_raw_fd());
-            assert_eq!(sleep(&leader_epoll, waiter, &other, None), Wake::Timeout);
+            assert_eq!(sleep(&leader_epoll, waiter, &interrupt, None), Wake::Timeout);
             sys::signal(own);
-            assert_eq!(sleep(&leader_epoll, waiter, &other, None), Wake::Woken);
+            assert_eq!(sleep(&leader_epoll, waiter, &interrupt, None), Wake::Woken);
         }
     }
 }
 
 #[test]
 fn each_event_of_the_other_descriptor_ends_one_sleep() {
-    let (leader_epoll, other) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
+    let (leader_epoll, interrupt) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
     let waiter = waiter();
     for _ in 0..3 {
-        assert_eq!(sleep(&leader_epoll, &waiter, &other, None), Wake::Timeout);
+        assert_eq!(sleep(&leader_epoll, &waiter, &interrupt, None), Wake::Timeout);
         // It is not drained.
-        sys::signal(other.as_raw_fd());
-        assert_eq!(sleep(&leader_epoll, &waiter, &other, None), Wake::Readable);
+        sys::signal(interrupt.as_raw_fd());
+        assert_eq!(sleep(&leader_epoll, &waiter, &interrupt, None), Wake::Interrupt);
     }
 }
 
 /// The kernel looks through all members of an instance that is registered in another one.
 #[test]
 fn threads_with_different_instances_do_not_register_them_in_turn() {
-    let (leader_epoll, other) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
+    let (leader_epoll, interrupt) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
     let waiter = waiter();
     let [a, b] = [instance(), instance()].map(|(epoll, _)| KeptFd::new(epoll));
     let register = |kept: Option<&Arc<KeptFd>>| {
-        leader_epoll.register(&waiter, other.as_fd(), kept).map_err(|error| error.kind())
+        leader_epoll.register(&waiter, interrupt.as_fd(), kept).map_err(|error| error.kind())
     };
     for _ in 0..3 {
         for kept in [&a, &b] {

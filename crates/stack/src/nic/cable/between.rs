@@ -30,8 +30,9 @@ pub struct ProcessCable {
     peer: MacAddr,
 }
 
-/// How many doorbells may lie in the socket, and how large its buffer is at least, in bytes: a doorbell takes less than
-/// a kilobyte. A full socket would take no more, and the next one would be lost.
+/// How many doorbells may lie unread in the socket. A full socket would take no more, and the next one would be lost, so
+/// the peer's send buffer must have this room, in bytes: a doorbell takes less than a kilobyte. The two ends are made
+/// alike, so this end's buffer shows the size of the peer's.
 const MOST_LEFT: u32 = 16;
 const ROOM: i32 = 64 << 10;
 

@@ -322,8 +322,8 @@ impl Epoll {
                 _ if self.set.is_ready() || self.epoch() != epoch => return Ok(true),
                 Wake::KernelFds => return Ok(true),
                 Wake::Timeout => return Ok(false),
-                Wake::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
-                Wake::Woken | Wake::Readable => {
+                Wake::Signal => return Err(io::ErrorKind::Interrupted.into()),
+                Wake::Woken | Wake::Interrupt => {
                     if signal::has_deferred_signal() {
                         return Err(io::ErrorKind::Interrupted.into());
                     }
@@ -406,7 +406,7 @@ impl Epoll {
         let waiter = Waiter::of_this_thread()?;
         waiter.start();
         if signal::has_deferred_signal() {
-            return Ok(Wake::Interrupted);
+            return Ok(Wake::Signal);
         }
         if !self.set.prepare_to_wait(&waiter) {
             return Ok(Wake::Woken);
