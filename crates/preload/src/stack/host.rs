@@ -32,7 +32,7 @@ use std::{
 };
 
 /// The run has no other interface.
-const LOOPBACK: &str = "lo";
+pub const LOOPBACK: &str = "lo";
 
 /// The Host, and what was refused.
 #[derive(Default)]

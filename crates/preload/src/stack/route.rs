@@ -70,13 +70,17 @@ pub fn has_address(address: IpAddr) -> bool {
         || addresses().contains(&(address, true))
 }
 
-/// Whether it is an address of this machine, as far as links go: of loopback, or of the chosen interface.
+/// Whether it is an address of this machine, as far as links go: of loopback, or of the chosen interface. If none is
+/// chosen, of any.
 pub fn is_own(address: IpAddr) -> bool {
     let address = address.to_canonical();
     address.is_loopback()
         || !address.is_multicast()
             && match host::with_interface() {
                 Some(host) => host.has_shared_address(address),
+                None if not_accelerated::device() == host::LOOPBACK => {
+                    all_addresses().contains(&address)
+                }
                 None => has_address(address),
             }
 }

@@ -8,11 +8,15 @@ use busypoll_stack::IcmpSockets;
 use busypoll_stack::lease;
 use busypoll_stack::ledger::{self, Ledger};
 use busypoll_stack::nic::xdp::{Attachment, Error, Grant};
+use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::NAME;
 use super::interface::Refusal;
 use super::serve::{self, Claimant, Guard, Has, Owner};
+
+/// `TCP_REPAIR_ON` (include/uapi/linux/tcp.h).
+const REPAIR_ON: i32 = 1;
 
 impl Guard {
     /// Takes the interface, and checks that it could be granted to a process. If another run has it, checks that its
@@ -73,7 +77,8 @@ impl Guard {
         pid: i32,
         process: Option<OwnedFd>,
     ) -> Option<Owner> {
-        let watched = self.interface.check_firewall().and_then(|()| {
+        let watched = check_hand_over().and_then(|()| self.interface.check_firewall());
+        let watched = watched.and_then(|()| {
             let ledger = Ledger::create(ledger::LINES)?;
             lease::answer_watched(&connection, &ledger, &IcmpSockets::open()?)?;
             Ok(ledger)
@@ -163,6 +168,17 @@ impl Guard {
         }
         granted
     }
+}
+
+/// Whether this guard can help a process to hand its connections over to the kernel. Without the capability for it the
+/// firewall's rules cannot be read either.
+fn check_hand_over() -> Result<(), Refusal> {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).map_err(io::Error::from)?;
+    busypoll_stack::repair(socket.as_raw_fd(), REPAIR_ON).map_err(|error| {
+        Refusal::Other(format!(
+            "TCP_REPAIR: {error}: without CAP_NET_ADMIN the kernel would not take connections over from memory"
+        ))
+    })
 }
 
 fn answer(connection: &OwnedFd, grant: Grant, ledger: Option<OwnedFd>) -> io::Result<Ledger> {

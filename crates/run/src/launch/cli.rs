@@ -19,7 +19,8 @@ pub struct RunArgs {
     /// Where the sockets run: in the kernel, or in busypoll's own stack on the interface --dev
     #[arg(long, value_name = "kernel|stack", value_parser = plane)]
     plane: Option<Plane>,
-    /// The interface of the stack plane; needed only if there are several
+    /// The interface of the stack plane, if there are several. Without it, only what programs of this machine send to
+    /// each other is accelerated then
     #[arg(long, value_name = "INTERFACE")]
     dev: Option<String>,
     /// How long a wait polls before it sleeps [default: 50us, or the value of the policy or profile]
@@ -44,8 +45,8 @@ pub struct RunArgs {
     /// Let packets of the stack plane bypass firewall and NAT rules
     #[arg(long)]
     bypass_firewall: bool,
-    /// Leave to loopback what programs of this machine send to each other; otherwise it goes over shared memory if both
-    /// run on the stack plane
+    /// Leave to the kernel what programs of this machine send to each other, also by AF_UNIX streams and between
+    /// containers; otherwise it goes over shared memory if both run on the stack plane
     #[arg(long)]
     no_same_host: bool,
     /// Leave AF_UNIX streams to the kernel; otherwise those between programs on the stack plane go over shared memory

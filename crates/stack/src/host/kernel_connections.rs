@@ -1,6 +1,6 @@
-//! The kernel's TCP connections, read by sock_diag(7) (include/uapi/linux/inet_diag.h): those at a port that is about
-//! to be steered to us, which stay with the kernel until they end, and a connection with the same addresses as one that
-//! we are about to make. Changes nothing.
+//! The kernel's TCP sockets, read by sock_diag(7) (include/uapi/linux/inet_diag.h): the connections at a port that is
+//! about to be steered to us, which stay with the kernel until they end; a connection with the same addresses as one
+//! that we are about to make; and the listener that would get a connection. Changes nothing.
 
 use crate::nic::xdp::netlink::{Request, Socket};
 use std::{
@@ -22,8 +22,12 @@ const SOCKID: usize = 8;
 const MESSAGE_STATE: usize = 1;
 const MESSAGE_SOCKID: usize = 4;
 /// In an `inet_diag_sockid`, two ports and two addresses, in network order, and an interface come before the cookie.
+const INTERFACE: usize = 36;
 const COOKIE: usize = 40;
 const TIME_WAIT: u8 = 6;
+const LISTEN: u8 = 10;
+/// The index of loopback in each network namespace (`LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
 /// All states but LISTEN (10) and CLOSE (7), include/net/tcp_states.h.
 const STATES: u32 = 0x1fff & !(1 << 10) & !(1 << 7);
 
@@ -60,20 +64,7 @@ impl KernelConnections {
     /// Whether there is a connection between these addresses, of one family, that is not in TIME_WAIT. The kernel looks
     /// it up in its hash table.
     pub(super) fn has(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
-        let mut request = [0; REQUEST];
-        let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        (request[0], request[1]) = (family as u8, libc::IPPROTO_TCP as u8);
-        let id = &mut request[SOCKID..];
-        id[..2].copy_from_slice(&local.port().to_be_bytes());
-        id[2..4].copy_from_slice(&remote.port().to_be_bytes());
-        for (at, address) in [(4, local.ip()), (20, remote.ip())] {
-            match address {
-                IpAddr::V4(v4) => id[at..at + 4].copy_from_slice(&v4.octets()),
-                IpAddr::V6(v6) => id[at..at + 16].copy_from_slice(&v6.octets()),
-            }
-        }
-        // Whatever its cookie (INET_DIAG_NOCOOKIE).
-        id[COOKIE..COOKIE + 8].fill(0xff);
+        let (family, request) = request_for(local, remote);
         let mut has = false;
         // On an error there is none, or it cannot be known: the connect will show it.
         let _ = self.socket().and_then(|socket| {
@@ -86,6 +77,50 @@ impl KernelConnections {
         });
         has
     }
+
+    /// The address of the listener to which the kernel gives a connection that this machine makes to `remote`; `None`:
+    /// no socket listens there.
+    ///
+    /// # Errors
+    /// No netlink, or no sock_diag in this kernel.
+    pub(super) fn listener(&mut self, remote: SocketAddr) -> io::Result<Option<IpAddr>> {
+        let (_, mut request) = request_for(remote, (remote.ip(), 0).into());
+        let interface = SOCKID + INTERFACE;
+        request[interface..interface + 4].copy_from_slice(&LOOPBACK.to_ne_bytes());
+        let mut found = None;
+        let asked =
+            self.socket()?.request(Request::new(SOCK_DIAG_BY_FAMILY, &request), &mut |message| {
+                // A listener of IPv6 may get a connection of IPv4.
+                let family = message.payload.first().copied().unwrap_or(0);
+                let ends =
+                    message.payload.get(MESSAGE_SOCKID..).and_then(|id| ends(family.into(), id));
+                let is_listener = message.payload.get(MESSAGE_STATE) == Some(&LISTEN);
+                found = ends.filter(|_| is_listener).map(|(local, _)| local.ip());
+            });
+        match asked {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(found),
+        }
+    }
+}
+
+/// A request for the socket with these ends, of one family, and the family.
+fn request_for(local: SocketAddr, remote: SocketAddr) -> (i32, [u8; REQUEST]) {
+    let mut request = [0; REQUEST];
+    let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    (request[0], request[1]) = (family as u8, libc::IPPROTO_TCP as u8);
+    let id = &mut request[SOCKID..];
+    id[..2].copy_from_slice(&local.port().to_be_bytes());
+    id[2..4].copy_from_slice(&remote.port().to_be_bytes());
+    for (at, address) in [(4, local.ip()), (20, remote.ip())] {
+        match address {
+            IpAddr::V4(v4) => id[at..at + 4].copy_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => id[at..at + 16].copy_from_slice(&v6.octets()),
+        }
+    }
+    // Whatever its cookie (INET_DIAG_NOCOOKIE).
+    id[COOKIE..COOKIE + 8].fill(0xff);
+    (family, request)
 }
 
 fn ends(family: i32, id: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
@@ -125,6 +160,24 @@ mod tests {
             wanted.sort();
             assert_eq!(found, wanted);
         }
+    }
+
+    #[test]
+    fn the_listener_that_gets_a_connection_is_found() {
+        let mut sockets = KernelConnections::default();
+        let any = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
+        let any_address = any.local_addr().unwrap().ip();
+        let at = SocketAddr::from(([127, 0, 0, 2], any.local_addr().unwrap().port()));
+        assert_eq!(sockets.listener(at).unwrap(), Some(any_address));
+        drop(any);
+        assert_eq!(sockets.listener(at).unwrap(), None);
+        let specific = TcpListener::bind("127.0.0.2:0").unwrap();
+        let at = specific.local_addr().unwrap();
+        assert_eq!(sockets.listener(at).unwrap(), Some(at.ip()));
+        assert_eq!(sockets.listener(([127, 0, 0, 3], at.port()).into()).unwrap(), None);
+        // A connection is no listener.
+        let near = TcpStream::connect(at).unwrap();
+        assert_eq!(sockets.listener(near.local_addr().unwrap()).unwrap(), None);
     }
 
     #[test]

@@ -33,7 +33,9 @@ use self::{
     },
     shares::{Shares, is_group, share},
 };
-use super::{Host, Inner, Link, idle_links::IdleLinks, workers::Group};
+use super::{
+    Host, Inner, Link, idle_links::IdleLinks, kernel_connections::KernelConnections, workers::Group,
+};
 use crate::{
     inet::{Pass, tcp::TakesLinks},
     napi::PolledBy,
@@ -109,8 +111,9 @@ struct Shared {
     links: Mutex<Vec<Linked>>,
     /// Held while a link is made.
     joining: Mutex<()>,
-    /// The links over which the last connections were made, by their remote addresses: these are not looked up again.
-    reached: Mutex<Vec<(SocketAddr, Reached)>>,
+    /// The links over which the last connections were made: these are not looked up again.
+    reached: Mutex<Vec<(Destination, Reached)>>,
+    kernel_sockets: Mutex<KernelConnections>,
     /// The name by which clients of a group find this process.
     own_name: Mutex<Option<Arc<Rendezvous>>>,
     /// The processes that have not answered, and until when new connections to them are the kernel's.
@@ -143,6 +146,9 @@ struct Published {
     /// Processes of other network namespaces are to find it.
     named: Option<containers::Named>,
 }
+
+/// The remote address of a connection, and the address of the listener that gets it, if the kernel says.
+type Destination = (SocketAddr, Option<IpAddr>);
 
 /// How connections to an address are made.
 #[derive(Clone)]
@@ -191,6 +197,7 @@ impl Peers {
             links: Mutex::default(),
             joining: Mutex::default(),
             reached: Mutex::default(),
+            kernel_sockets: Mutex::default(),
             slow: Mutex::default(),
             own_name: Mutex::default(),
             handing_over: Mutex::default(),
@@ -267,18 +274,32 @@ impl Peers {
 
     /// The way to a process that accepts connections to `remote` over links. The link is made if there is none yet.
     fn way_to(&self, host: &Host, remote: SocketAddr) -> Option<ProcessWay> {
-        let known = lock(&self.shared.reached).iter().find(|(to, _)| *to == remote).cloned();
+        // Several programs may listen at the port, with `SO_REUSEPORT` at different addresses: the kernel knows which of
+        // them gets the connection.
+        let listener = lock(&self.shared.kernel_sockets).listener(canonical(remote));
+        let listener = match listener {
+            Ok(listener) => Some(listener?),
+            Err(_) => None,
+        };
+        let to = (remote, listener);
+        let known = lock(&self.shared.reached).iter().find(|(known, _)| *known == to).cloned();
         let reached = match known {
             Some((_, reached)) => reached,
             None => {
-                let link = self.look_up(host, names_for(TCP, remote))?;
+                let link = match listener {
+                    Some(ip) => {
+                        let name = name_of(TCP, SocketAddr::new(ip, remote.port()));
+                        self.look_up(host, std::iter::once(name))?
+                    }
+                    None => self.look_up(host, names_for(TCP, remote))?,
+                };
                 let reached =
                     self.group_of(link, remote).map_or(Reached::Over(link), Reached::OneOf);
                 let mut known = lock(&self.shared.reached);
                 if known.len() >= MOST_REACHED {
                     known.remove(0);
                 }
-                known.push((remote, reached.clone()));
+                known.push((to, reached.clone()));
                 reached
             }
         };
@@ -296,7 +317,7 @@ impl Peers {
         if way.is_none() {
             group.remove_ended();
             if group.is_empty() {
-                lock(&self.shared.reached).retain(|(to, _)| *to != remote);
+                lock(&self.shared.reached).retain(|((to, _), _)| *to != remote);
             }
         }
         way

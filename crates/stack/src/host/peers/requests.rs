@@ -42,6 +42,12 @@ pub(super) const CLOSED: u8 = b'E';
 /// The most in one message.
 pub(super) const PART: usize = 32 * 1024;
 
+/// The most data of an answer, as much as a process may have in the buffers of all its connections (`tcp_mem`).
+const MOST_DATA: usize = 256 << 20;
+
+/// How long the data of one answer may take.
+const DATA_PATIENCE: Duration = Duration::from_secs(5);
+
 /// A kind and two addresses with ports, IPv4 as mapped IPv6.
 pub(super) const REQUEST: usize = 1 + 2 * 18;
 
@@ -244,9 +250,20 @@ pub(super) fn ends_of(request: &[u8]) -> (SocketAddr, SocketAddr) {
     (read(&request[1..19]), read(&request[19..]))
 }
 
+/// Receives so much data, in parts. The peer may be hostile, so neither the time nor the memory is its choice.
+///
+/// # Errors
+/// The peer has closed the connection, or is too slow (`TimedOut`); more data than a process can hold (`InvalidData`).
 pub(super) fn receive_parts(socket: &OwnedFd, len: usize) -> io::Result<Vec<u8>> {
+    if len > MOST_DATA {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let until = Instant::now() + DATA_PATIENCE;
     let (mut data, mut part) = (Vec::new(), vec![0; PART]);
     while data.len() < len {
+        if Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         match message::receive(socket.as_fd(), &mut part) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((got, _)) => data.extend_from_slice(&part[..got]),
@@ -282,4 +299,38 @@ fn read(from: &[u8]) -> SocketAddr {
     let ip: [u8; 16] = from[..16].try_into().unwrap_or_default();
     let port = u16::from_be_bytes([from[16], from[17]]);
     SocketAddr::new(IpAddr::from(ip).to_canonical(), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{os::unix::net::UnixStream, thread};
+
+    fn answer(kind: u8, len: u32) -> [u8; 9] {
+        let mut answer = [kind; 9];
+        answer[5..].copy_from_slice(&len.to_ne_bytes());
+        answer
+    }
+
+    #[test]
+    fn an_answer_of_more_data_than_a_process_can_hold_is_refused_at_once() {
+        let (near, far) = UnixStream::pair().unwrap();
+        message::send(far.as_fd(), &answer(CLOSED, u32::MAX), &[], 0).unwrap();
+        let Err(refused) = answer_on(&near.into()) else { panic!("it was taken") };
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_peer_that_sends_a_byte_now_and_then_does_not_hold_a_process_up() {
+        let (near, far) = UnixStream::pair().unwrap();
+        message::send(far.as_fd(), &answer(NOT_ACCEPTED, 1 << 20), &[], 0).unwrap();
+        let slow = thread::spawn(move || {
+            while message::send(far.as_fd(), &[0], &[], libc::MSG_NOSIGNAL).is_ok() {
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let Err(refused) = answer_on(&near.into()) else { panic!("it was taken") };
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+        slow.join().unwrap();
+    }
 }
