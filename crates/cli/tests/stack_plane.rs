@@ -63,12 +63,18 @@ fn with_another_interface() -> Lab {
 }
 
 #[test]
-fn of_two_interfaces_one_must_be_named() {
+fn of_two_interfaces_none_is_chosen() {
     needs_root!();
     needs!(program "ip");
     let lab = with_another_interface();
     let run = |how: &[&str]| run_on_host(&lab.server, &[&RUN, how, &["--", "true"]].concat());
-    fails_with(&run(&[]), &["--dev: which interface", lab.server.interface(), "extra0"]);
+    let both = [lab.server.interface(), "extra0"];
+    for how in ["--strict", "--no-same-host"] {
+        fails_with(&run(&[how]), &[&["--dev: several interfaces"], &both[..]].concat());
+    }
+    let output = run(&[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && both.iter().all(|name| said.contains(name)), "{output:?}");
     fails_with(&run(&["--dev", "nosuch0"]), &["--dev: ", "nosuch0", "ip link"]);
     assert!(run(&["--dev", "extra0"]).status.success());
 }
@@ -100,12 +106,16 @@ fn a_rule_for_children_alone_requires_no_interface() {
     needs!(program "ip");
     let lab = with_another_interface();
     let policy = for_children();
-    let output =
-        run_on_host(&lab.server, &["run", "--policy", policy.to_str().unwrap(), "--", "true"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.lines().count() == 1, "{output:?}");
-    for wanted in ["--dev: which interface", "extra0", "stay with the kernel"] {
-        assert!(said.contains(wanted), "{said}");
+    for (how, end) in
+        [("--no-same-host", "stay with the kernel"), ("--plane=kernel", "accelerated")]
+    {
+        let words = ["run", how, "--policy", policy.to_str().unwrap(), "--", "true"];
+        let output = run_on_host(&lab.server, &words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.lines().count() == 1, "{output:?}");
+        for wanted in ["several interfaces", "extra0", end] {
+            assert!(said.contains(wanted), "{said}");
+        }
     }
 }
 

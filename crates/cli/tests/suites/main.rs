@@ -1,5 +1,6 @@
-//! Other people's test suites in three variants: plain, on the kernel plane, on the stack plane. The results on each
-//! plane must be those of plain, except for the tests that `expected.txt` lists with a reason.
+//! Other people's test suites in five variants. Three have a mirror in place of loopback: plain, on the kernel plane,
+//! on the stack plane. Two have loopback: plain, and on the stack plane, over memory. The results on each plane must be
+//! those of plain, except for the tests that `expected.txt` lists with a reason.
 //!
 //! The tests that run by default take some minutes. The others are run by, and write `docs/compatibility.md`:
 //!
@@ -7,9 +8,9 @@
 //! cargo test -p busypoll-cli --test suites -- --ignored --nocapture --test-threads=1
 //! ```
 //!
-//! Most suites use loopback only. Here 127.0.0.1 and ::1 are a mirror across a wire (`programs/loopback.c`), in all
-//! three variants. The machine's counters must show that the packets went over that wire, and on the stack plane past
-//! the kernel's stack.
+//! Most suites use loopback only. With the mirror, packets to 127.0.0.1 and ::1 go over a wire and back
+//! (`programs/loopback.c`). The machine's counters must show that the packets went over that wire, on the stack plane
+//! past the kernel's stack, and over memory past loopback.
 
 mod by_cargo;
 mod by_name;

@@ -75,7 +75,8 @@ fn a_thread_that_goes_to_sleep_resets_the_backoff() {
         waiter.start();
         let timeout = Some(Duration::from_millis(1));
         sleep_for(&contexts[usize::from(!is_unbound)..], &waiter, timeout, &mut KernelFds::none());
-        assert_eq!(due(&context), 4);
+        // A thread that leads on another queue gives this one to its interrupt thread.
+        assert_eq!(due(&context), if is_unbound { 0 } else { 4 });
     }
 }
 
