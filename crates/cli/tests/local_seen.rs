@@ -23,11 +23,17 @@ fn program(lab: &Lab, options: &[&str], words: &[&str]) -> Command {
 
 /// A server, and a client that holds a connection to it over memory after one byte each way.
 fn connected(lab: &Lab) -> (Running, Running) {
-    let server = Running::start(&mut program(lab, &[], &["serve", "threads", "0.0.0.0", PORT]));
-    let words = ["call", "hold", "127.0.0.1", PORT, "1"];
-    let mut client = Running::spawn(&mut program(lab, &[], &words));
-    client.wait_for("connected");
-    (server, client)
+    let start = || {
+        let server = Running::start(&mut program(lab, &[], &["serve", "threads", "0.0.0.0", PORT]));
+        let words = ["call", "hold", "127.0.0.1", PORT, "1"];
+        let mut client = Running::spawn(&mut program(lab, &[], &words));
+        client.wait_for("connected");
+        (server, client)
+    };
+    // The server, too, anew: it counts links and connections.
+    start_until("a connection over memory", start, |(server, client)| {
+        links_of(&lab.server, client.pid()) == [server.pid()]
+    })
 }
 
 fn json_lines(lab: &Lab, arguments: &[&str]) -> Vec<Value> {

@@ -222,12 +222,18 @@ impl Feed {
         self.0.send_to(what.as_bytes(), "239.7.0.1:7400").unwrap();
     }
 
-    /// For longer than the interval at which a process looks for others.
-    fn settle(&self) {
-        for n in 0..15 {
-            self.publish(&format!("before {n}"));
+    /// Until the processes have found each other, and the kernel's sockets drop this many copies of each datagram.
+    fn settle(&self, lab: &Lab, copies: u64) {
+        let (mut published, mut settled, mut before) = (0, 0, dropped_copies(lab));
+        wait_until("each datagram has as many copies as it should", || {
+            self.publish(&format!("before {published}"));
             thread::sleep(Duration::from_millis(100));
-        }
+            let now = dropped_copies(lab);
+            settled = if now == before + copies { settled + 1 } else { 0 };
+            (published, before) = (published + 1, now);
+            // For longer than the interval at which a process looks for others.
+            published >= 15 && settled >= 5
+        });
     }
 
     /// Publishes these numbers. Each of the receivers has each of them, in order, and nothing else.
@@ -270,10 +276,10 @@ fn receivers_of_a_group_do_not_depend_on_each_other() {
     let mut second = receiver(&lab, true, "");
     let mut third = receiver(&lab, true, "65534");
     let mut plain = receiver(&lab, false, "");
-    feed.settle();
+    feed.settle(&lab, 2);
     let before = dropped_copies(&lab);
     feed.reaches(0..200, &mut [&mut first, &mut second, &mut third, &mut plain]);
-    assert_eq!(dropped_copies(&lab) - before, 400);
+    wait_until("two copies of each are dropped", || dropped_copies(&lab) - before == 400);
     third.end();
 
     signal(&first, Signal::STOP);
@@ -303,18 +309,18 @@ fn receivers_of_a_group_do_not_depend_on_each_other() {
         }
     });
     assert!(kept.is_sorted() && kept[0] == 400 && (100..2000).contains(&kept.len()), "{kept:?}");
-    feed.settle();
+    feed.settle(&lab, 2);
     feed.reaches(2400..2500, &mut [&mut first, &mut second, &mut plain]);
 
     first.end();
     feed.reaches(2500..2700, &mut [&mut second, &mut plain]);
     let mut fourth = receiver(&lab, true, "");
-    feed.settle();
+    feed.settle(&lab, 2);
     feed.reaches(2700..2900, &mut [&mut fourth, &mut second, &mut plain]);
     plain.end();
     second.end();
     // Alone, it has the queue.
-    feed.settle();
+    feed.settle(&lab, 0);
     bypasses_the_kernel(&lab.server, || feed.reaches(2900..3000, &mut [&mut fourth]));
 }
 

@@ -146,8 +146,14 @@ fn both_ends_with_the_directory_use_memory() {
     let to = two.address(4);
     let server = two.serve("threads", "0.0.0.0");
     two.uses_memory("listed", "blocking", &to);
-    let mut held = Running::spawn(&mut two.client(Some(&two.policy), "hold", &to, "1000"));
-    held.wait_for("connected");
+    let start = || {
+        let mut held = Running::spawn(&mut two.client(Some(&two.policy), "hold", &to, "1000"));
+        held.wait_for("connected");
+        held
+    };
+    let mut held = start_until("held over memory", start, |held| {
+        links_of(&two.lab.client, held.pid()) == [server.pid()]
+    });
     for (host, other) in [(&two.lab.client, server.pid()), (&two.lab.server, held.pid())] {
         let listed = text(&run_on_host(host, &["ss"]));
         assert!(listed.contains(&format!("local pid {other}")), "{listed}");
@@ -319,13 +325,19 @@ fn a_connection_that_is_not_accepted_yet_begins_anew_in_the_network() {
     let two = Containers::new();
     let to = two.address(4);
     for (how, len) in [("leaves", "100001"), ("executes", "100001"), ("late", "100001")] {
-        let words = ["serve", how, "0.0.0.0", PORT];
-        let mut command = two.program(&two.lab.server, Some(&two.policy), &words);
-        let mut server = Group::start(&mut command);
-        let before = two.packets();
-        let mut client = Running::spawn(&mut two.client(Some(&two.policy), "first", &to, len));
-        client.wait_for("connected");
-        assert!(two.packets() - before < FEW, "{how}: it waits over memory");
+        let start = || {
+            let words = ["serve", how, "0.0.0.0", PORT];
+            let mut command = two.program(&two.lab.server, Some(&two.policy), &words);
+            let server = Group::start(&mut command);
+            let mut client = Running::spawn(&mut two.client(Some(&two.policy), "first", &to, len));
+            client.wait_for("connected");
+            (server, client)
+        };
+        let waits = format!("{how}: it waits over memory");
+        // The server, too, anew: a connection by the network would be accepted first.
+        let (mut server, mut client) = start_until(&waits, start, |(server, client)| {
+            links_of(&two.lab.client, client.pid()) == [server.0.pid()]
+        });
         server.0.send_line("");
         client.send_line("");
         client.wait_for("done");
@@ -379,12 +391,20 @@ fn processes_that_do_not_see_each_other_use_memory() {
         for how in ["blocking", "fork", "exec", "asyncio"] {
             call(how, "100000");
         }
-        let words = ["call", "hold", &to, PORT, "1000"];
-        let mut held = Running::spawn(&mut contained(&two.lab.client, &words));
-        held.wait_for("connected");
+        let start = || {
+            let words = ["call", "hold", &to, PORT, "1000"];
+            let mut held = Running::spawn(&mut contained(&two.lab.client, &words));
+            held.wait_for("connected");
+            held
+        };
+        let listed = |host: &LabHost| text(&run_on_host(host, &["ss"]));
+        let mut held = start_until(&format!("{how}: held over memory"), start, |_| {
+            how != "threads" || listed(&two.lab.client).contains("local")
+        });
         if how == "threads" {
-            let listed = text(&run_on_host(&two.lab.server, &["ss"]));
-            assert!(listed.contains("local") && !listed.contains("local pid"), "{listed}");
+            for listed in [&two.lab.client, &two.lab.server].map(listed) {
+                assert!(listed.contains("local") && !listed.contains("local pid"), "{listed}");
+            }
         }
         held.send_line("");
         held.wait_for("done");

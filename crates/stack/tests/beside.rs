@@ -7,11 +7,12 @@ use busypoll_stack::{
 };
 use common::{hosts, sockets};
 use std::{
+    fs,
     io::{PipeWriter, Write, pipe},
     os::fd::AsRawFd,
     sync::{Arc, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const SOON: Option<Duration> = Some(Duration::from_secs(10));
@@ -173,31 +174,50 @@ fn a_source_is_a_member_once_per_tag() {
     assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ENOENT));
 }
 
+/// Waits until these threads of the process have slept for a while.
+fn until_asleep(threads: &[i32]) {
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut looks = 0;
+    while looks < 10 {
+        assert!(Instant::now() < until, "they do not sleep");
+        thread::sleep(Duration::from_millis(5));
+        let sleeps = |thread: &i32| {
+            let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+            stat.rsplit(") ").next().unwrap().starts_with('S')
+        };
+        looks = if threads.iter().all(sleeps) { looks + 1 } else { 0 };
+    }
+}
+
 #[test]
 fn an_exclusive_event_wakes_one_set_of_many() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let right = Arc::new(right);
-    let (said, says) = mpsc::channel();
-    let waits: Vec<_> = (0..4)
-        .map(|at| {
-            let (right, said) = (right.clone(), said.clone());
-            thread::spawn(move || {
-                let epoll = Epoll::detached();
-                let events = Events::READABLE | Events::EXCLUSIVE;
-                epoll.add(&*right, events, at).unwrap();
-                let wrong = epoll.modify(&*right, Events::READABLE).unwrap_err();
-                assert_eq!(wrong.raw_os_error(), Some(libc::EINVAL));
-                let mut found = Vec::new();
-                let count = epoll.wait(&mut found, 4, Some(Duration::from_millis(500))).unwrap();
-                said.send(count).unwrap();
-            })
+    let ((began, begins), (said, says)) = (mpsc::channel(), mpsc::channel());
+    let waits = [0, 1, 2, 3].map(|at| {
+        let (right, began, said) = (right.clone(), began.clone(), said.clone());
+        thread::spawn(move || {
+            let epoll = Epoll::detached();
+            let events = Events::READABLE | Events::EXCLUSIVE;
+            epoll.add(&*right, events, at).unwrap();
+            let wrong = epoll.modify(&*right, Events::READABLE).unwrap_err();
+            assert_eq!(wrong.raw_os_error(), Some(libc::EINVAL));
+            // SAFETY: a plain call.
+            began.send(unsafe { libc::gettid() }).unwrap();
+            let mut found = Vec::new();
+            said.send(epoll.wait(&mut found, 4, None).unwrap()).unwrap();
         })
-        .collect();
-    thread::sleep(Duration::from_millis(100));
-    left.send(b"x").unwrap();
+    });
+    // An event does not stop at a set in which no thread waits.
+    until_asleep(&begins.iter().take(waits.len()).collect::<Vec<_>>());
+    for _ in &waits {
+        left.send(b"x").unwrap();
+        assert_eq!(says.recv_timeout(SOON.unwrap()), Ok(1));
+        thread::sleep(SHORT.unwrap());
+        assert!(says.try_recv().is_err(), "another set was woken");
+        right.recv(&mut [0; 16]).unwrap();
+    }
     waits.into_iter().for_each(|wait| wait.join().unwrap());
-    drop(said);
-    assert_eq!(says.iter().sum::<usize>(), 1);
     let _: &dyn Source = &*right.events();
 }

@@ -16,8 +16,9 @@ use std::{
     io,
     net::Shutdown,
     sync::{
-        Arc, Barrier, Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
+        mpsc,
     },
     thread,
     time::Duration,
@@ -205,24 +206,21 @@ fn zero_room_is_an_error_zero_time_returns_at_once_and_members_take_turns() {
 fn an_event_wakes_one_of_many_waiters() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
-    let epoll = watching(&two, &right, Events::READABLE | Events::EDGE);
-    let reported = AtomicU32::new(0);
-    let ready = Barrier::new(5);
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                ready.wait();
-                reported.fetch_add(
-                    wait(&epoll, Some(Duration::from_millis(300))).len() as u32,
-                    Ordering::Relaxed,
-                );
-            });
-        }
-        ready.wait();
-        thread::sleep(Duration::from_millis(50));
-        left.send(b"x").unwrap();
+    let epoll = Arc::new(watching(&two, &right, Events::READABLE | Events::EDGE));
+    let (said, says) = mpsc::channel();
+    let waiters = [(); 4].map(|()| {
+        let (epoll, said) = (epoll.clone(), said.clone());
+        thread::spawn(move || said.send(wait(&epoll, None).len()).unwrap())
     });
-    assert_eq!(reported.into_inner(), 1);
+    // Most likely they wait by now.
+    thread::sleep(Duration::from_millis(50));
+    for _ in &waiters {
+        left.send(b"x").unwrap();
+        assert_eq!(says.recv_timeout(SOON.unwrap()), Ok(1));
+        thread::sleep(SHORT.unwrap());
+        assert!(says.try_recv().is_err(), "another waiter was woken");
+    }
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
 }
 
 #[test]

@@ -220,6 +220,30 @@ static void *wait_in_accept(void *listener)
     return (void *)(long)accept(*(int *)listener, NULL, NULL);
 }
 
+static pthread_barrier_t turn;
+static int state_of_acceptor;
+
+/* Opens a file about itself, and later waits in accept. */
+static void *wait_in_accept_later(void *listener)
+{
+    state_of_acceptor = open("/proc/thread-self/stat", O_RDONLY | O_CLOEXEC);
+    pthread_barrier_wait(&turn);
+    pthread_barrier_wait(&turn);
+    return wait_in_accept(listener);
+}
+
+/* Until that thread sleeps in accept. For a moment it may sleep before; if it polls for ever, not for long. */
+static void until_it_accepts(void)
+{
+    double begun = micros();
+    for (int asleep = 0; asleep < 20 && micros() - begun < 2e6; usleep(10000)) {
+        char text[512] = "", state = 0;
+        pread(state_of_acceptor, text, sizeof text - 1, 0);
+        sscanf(text, "%*d %*s %c", &state);
+        asleep = state == 'S' ? asleep + 1 : 0;
+    }
+}
+
 /* While accept waits, the descriptor number that it will return is free neither in the program nor in a child. */
 static void reserved_number(void)
 {
@@ -232,12 +256,16 @@ static void reserved_number(void)
     /* This activates the listener, which may take longer than the thread below is given. */
     struct pollfd no_connection = {.fd = listener, .events = POLLIN};
     poll(&no_connection, 1, 1);
+    pthread_barrier_init(&turn, NULL, 2);
     for (int round = 0; round < 3; round++) {
         pthread_t thread;
         void *got;
+        pthread_create(&thread, NULL, wait_in_accept_later, &listener);
+        pthread_barrier_wait(&turn);
         int number = dup(0), status;
         close(number);
-        struct timeval limit = {.tv_sec = round ? 0 : 2};
+        /* It is over after all that is done while accept waits. */
+        struct timeval limit = {.tv_sec = round ? 0 : 6};
         setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
         /* In round 2 the connection comes over loopback, so it is the kernel's. */
         int asker = round ? socket(AF_INET, SOCK_STREAM, 0) : -1;
@@ -246,8 +274,8 @@ static void reserved_number(void)
         number += round > 0;
         if (round == 1 && connect(asker, (struct sockaddr *)&peer, sizeof peer))
             perror("connect");
-        pthread_create(&thread, NULL, wait_in_accept, &listener);
-        usleep(300000);
+        pthread_barrier_wait(&turn);
+        until_it_accepts();
         printf("dup2: %d, ", dup2(0, number) < 0 ? errno : 0);
         fflush(stdout);
         if (!fork()) {
@@ -272,6 +300,7 @@ static void reserved_number(void)
         else
             printf("free: %d\n", dup2(0, number) == number && !close(number));
         close(asker);
+        close(state_of_acceptor);
     }
 }
 
@@ -333,18 +362,24 @@ static void passed_over_exec(const char *program)
     printf("no connection: %d\n", poll(&heard, 1, 1));
     snprintf(fd, sizeof fd, "%d", listener);
     for (int blocks = 1; blocks >= 0; blocks--) {
-        int asker = socket(AF_INET, SOCK_STREAM, 0);
         fcntl(listener, F_SETFL, blocks ? 0 : O_NONBLOCK);
         printf("blocks: %d\n", !(fcntl(listener, F_GETFL) & O_NONBLOCK));
         fflush(stdout);
         pid_t child = fork();
         if (!child) {
+            /* Also in the other program. */
+            alarm(LONG);
             execl(program, program, fd, "accepts", NULL);
             _exit(9);
         }
-        usleep(300000);
-        if (connect(asker, (struct sockaddr *)&to, sizeof to))
-            perror("connect");
+        int asker = -1;
+        if (blocks) {
+            /* Most likely it waits by now, if it does. */
+            usleep(300000);
+            asker = socket(AF_INET, SOCK_STREAM, 0);
+            if (connect(asker, (struct sockaddr *)&to, sizeof to))
+                perror("connect");
+        }
         waitpid(child, &status, 0);
         close(asker);
     }

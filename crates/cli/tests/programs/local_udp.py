@@ -4,7 +4,7 @@ The server echoes. HOW: "blocking", "poll", "asyncio", "connected" (to its first
 datagrams), "exec" (a program it executes does so), "spawn" (one that it starts by posix_spawn), "reuse" (two processes share the port). The client sends COUNT datagrams, each after the answer to the one
 before, and checks the answers. HOW: "blocking", "connected", "asyncio", "threads" (one reads, one sends), "fork" (a
 child goes on), "exec" (a program it executes does so), "spawn" (one that it starts by posix_spawn), "pass" (a process that gets the socket does so), "sizes" (up to the largest), "info" (what recvmsg tells), "hold" (again for each line on standard input,
-until "end"), "flood" (more than the other end reads, between two lines), "refused" (nothing is there after a line).
+until "end"), "flood" (likewise, until "flood": then more than the other end reads, before the next line), "refused" (nothing is there after a line).
 """
 import asyncio
 import os
@@ -201,7 +201,9 @@ def call(how, address, port, count):
             print("called", flush=True)
     elif how == "flood":
         print("called", flush=True)
-        sys.stdin.readline()
+        while sys.stdin.readline().strip() != "flood":
+            exchange(end, to, count)
+            print("called", flush=True)
         for n in range(5000):
             assert end.sendto(b"%d" % n, to)
         print("called", flush=True)

@@ -545,12 +545,19 @@ def late_client(stream):
 
 
 def stop_peer(stream):
-    """The other process is stopped, and goes on after a while."""
+    """The other process is stopped until `go_on`. One that is waited for goes on late, which is seen."""
     peer = struct.unpack("3i", stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    words = ["sh", "-c", "sleep 2.5; kill -CONT %d" % peer]
-    again = subprocess.Popen(words)
+    words = ["sh", "-c", "timeout 60 head -c1 > /dev/null; kill -CONT %d" % peer]
+    again = subprocess.Popen(words, stdin=subprocess.PIPE)
     os.kill(peer, signal.SIGSTOP)
     return again
+
+
+def go_on(again):
+    """Whether the other process was stopped until now, and goes on now."""
+    until_now = again.poll() is None
+    again.stdin.close()
+    return until_now, again.wait()
 
 
 def stopped_server(stream):
@@ -568,7 +575,7 @@ def stopped_client(stream):
     again = stop_peer(stream)
     stream.sendall(b"a" * 60)
     stream.sendmsg([b"b"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))])
-    say("stopped:", exactly(stream, 6), again.wait())
+    say("stopped:", go_on(again), exactly(stream, 6))
 
 
 def stopped_rights_server(stream):
@@ -595,12 +602,11 @@ def stopped_rights_client(stream, flags, closes):
         say("stopped rights:", stream.sendmsg([b"b", b"c"], rights, flags))
         os.close(reader)
         os.close(writer)
-    say(again.poll())
     if closes:
         stream.shutdown(socket.SHUT_WR)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))]
-        say(attempt(stream.sendmsg, [b"d"], rights), again.poll())
-    say(exactly(stream, 6), again.wait())
+        say(attempt(stream.sendmsg, [b"d"], rights))
+    say(go_on(again), exactly(stream, 6))
 
 
 def stopped_shut_server(stream):
@@ -627,15 +633,15 @@ def stopped_shut_client(stream, word, how):
         reader.start()
         time.sleep(0.05)
     say("stopped shut:", attempt(stream.shutdown, how), events(stream, 0))
-    say([event for _, event in epoll.poll(0)], again.poll())
+    say([event for _, event in epoll.poll(0)])
     if word == b"w":
-        say(attempt(stream.send, b"x"), exactly(stream, 4))
-    else:
-        reader.join()
-        say(got, stream.recv(1))
+        say(attempt(stream.send, b"x"), go_on(again), exactly(stream, 4))
+        return
+    reader.join()
+    say(got, stream.recv(1))
     if word == b"b":
         say(attempt(stream.send, b"x"), attempt(stream.shutdown, socket.SHUT_WR))
-    say(again.wait())
+    say(go_on(again))
 
 
 def stopped_end_server(stream):
@@ -651,7 +657,7 @@ def stopped_end_client(stream):
     stream.sendall(pattern(60000))
     say("stopped end:", attempt(stream.shutdown, socket.SHUT_WR))
     stream.close()
-    say(again.wait())
+    say(go_on(again))
 
 
 def quiet_server(stream):
@@ -708,7 +714,7 @@ def taken_client(stream):
     except BlockingIOError:
         say("taken:", count >= 233000)
     stream.close()
-    say(again.wait())
+    say(go_on(again))
 
 
 def raced_server(stream):

@@ -404,6 +404,7 @@ def worker(folder, me, seed, count, streams):
         for number, (of, to) in enumerate(last):
             if of == me:
                 connect(1000 + number, to, doomed)
+        print("connected", flush=True)
         [thread.join() for thread in threads]
         print("\n".join(["%d streams of the killed" % len(lines)] + ["wrong"] * len(wrong) + ["done"]), flush=True)
 
@@ -455,6 +456,8 @@ def main(folder, seed, count=10, streams=20):
     over.set()
     stopper.join()
     go(workers)
+    [one.stdout.readline() for one in workers[1:]]
+    # They send and receive for a while.
     time.sleep(0.3)
     workers[0].kill()
     report(workers[1:])

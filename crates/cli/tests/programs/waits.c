@@ -111,13 +111,16 @@ static struct timespec started;
 
 static void start(void) { clock_gettime(CLOCK_MONOTONIC, &started); }
 
-/* "at once" or "late": other durations would differ from run to run. */
-static const char *took(void)
+/* Milliseconds: a wait in vain takes all of BRIEF, and one that ends for a reason almost nothing of LONG. */
+enum { BRIEF = 100, LONG = 20000 };
+
+/* Whether the time that has passed fits the timeout: durations would differ from run to run. */
+static const char *took(int timeout)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     long ms = (now.tv_sec - started.tv_sec) * 1000 + (now.tv_nsec - started.tv_nsec) / 1000000;
-    return ms < 60 ? "at once" : "late";
+    return ms >= LONG / 2 ? "late" : timeout == BRIEF && ms < BRIEF - 1 ? "early" : "in time";
 }
 
 static void say_poll(const char *what, struct pollfd *fds, int n, int timeout)
@@ -126,33 +129,34 @@ static void say_poll(const char *what, struct pollfd *fds, int n, int timeout)
     errno = 0;
     int result = poll(fds, n, timeout);
     int error = errno;
-    printf("%s: %d %s %s", what, result, result < 0 ? strerrorname_np(error) : "", took());
+    printf("%s: %d %s %s", what, result, result < 0 ? strerrorname_np(error) : "", took(timeout));
     for (int i = 0; i < n; i++)
         printf(" %x", fds[i].revents & 0xffff);
     puts("");
 }
 
-static void say_select(const char *what, int count, fd_set *in, fd_set *out, fd_set *except, long us)
+static void say_select(const char *what, int count, fd_set *in, fd_set *out, fd_set *except, int timeout)
 {
-    struct timeval t = { us / 1000000, us % 1000000 };
+    struct timeval t = { timeout / 1000, timeout % 1000 * 1000 };
     start();
     errno = 0;
-    int result = select(count, in, out, except, us < 0 ? NULL : &t);
+    int result = select(count, in, out, except, timeout < 0 ? NULL : &t);
     int error = errno;
-    printf("%s: %d %s %s", what, result, result < 0 ? strerrorname_np(error) : "", took());
+    printf("%s: %d %s %s", what, result, result < 0 ? strerrorname_np(error) : "", took(timeout));
     for (int fd = 0; result >= 0 && fd < count; fd++)
         if ((in && FD_ISSET(fd, in)) || (out && FD_ISSET(fd, out)) || (except && FD_ISSET(fd, except)))
             printf(" %c%c%c", in && FD_ISSET(fd, in) ? 'r' : '-', out && FD_ISSET(fd, out) ? 'w' : '-',
                    except && FD_ISSET(fd, except) ? 'x' : '-');
     /* Linux writes back the remaining time. */
-    printf(" left %s\n", us < 0 ? "nothing" : t.tv_sec || t.tv_usec ? "some" : "none");
+    printf(" left %s\n", timeout < 0 ? "nothing" : t.tv_sec || t.tv_usec ? "some" : "none");
 }
 
 static void handler(int signal) { (void)signal; }
 
-static void alarm_in(int ms)
+/* Repeated, as the first may come before the call that it should interrupt; 0 ends it. */
+static void alarm_every(int ms)
 {
-    struct itimerval t = { { 0, 0 }, { 0, ms * 1000 } };
+    struct itimerval t = { { 0, ms * 1000 }, { 0, ms * 1000 } };
     setitimer(ITIMER_REAL, &t, NULL);
 }
 
@@ -201,85 +205,85 @@ static void transcript(void)
         kill(self, SIGCONT);
         _exit(0);
     }
-    say_poll("stopped and continued", one, 1, 100);
+    say_poll("stopped and continued", one, 1, BRIEF);
     wait(NULL);
 
     sigaction(SIGALRM, &action, NULL);
-    say_poll("nothing there, timeout", one, 1, 100);
+    say_poll("nothing there, timeout", one, 1, BRIEF);
     say_poll("nothing there, no timeout", one, 1, 0);
     send(to, "x", 1, 0);
-    say_poll("one there", one, 1, 1000);
+    say_poll("one there", one, 1, LONG);
     struct pollfd without[] = { { fd, 0, 0x55 } };
-    say_poll("no event asked for", without, 1, 100);
+    say_poll("no event asked for", without, 1, BRIEF);
     struct pollfd twice[] = { { fd, POLLIN, 0 }, { fd, POLLIN | POLLOUT, 0 }, { -1, POLLIN, 9 }, { to, POLLIN, 9 } };
-    say_poll("twice, and a hole", twice, 4, 1000);
+    say_poll("twice, and a hole", twice, 4, LONG);
     char c;
     recv(fd, &c, 1, 0);
     struct pollfd mixed[] = { { fd, POLLIN, 0 }, { file, POLLIN | POLLOUT, 0 }, { pipes[0], POLLIN, 0 } };
-    say_poll("with a regular file", mixed, 3, 1000);
+    say_poll("with a regular file", mixed, 3, LONG);
     struct pollfd closed[] = { { fd, POLLIN, 0 }, { 999, POLLIN, 0 } };
-    say_poll("with a closed one", closed, 2, 1000);
+    say_poll("with a closed one", closed, 2, LONG);
     struct pollfd pair_of[] = { { fd, POLLIN, 0 }, { pipes[0], POLLIN, 0 } };
-    say_poll("with a pipe", pair_of, 2, 100);
+    say_poll("with a pipe", pair_of, 2, BRIEF);
     write(pipes[1], "x", 1);
-    say_poll("the pipe has data", pair_of, 2, 1000);
+    say_poll("the pipe has data", pair_of, 2, LONG);
     read(pipes[0], &c, 1);
     close(pipes[1]);
-    say_poll("the pipe hangs up", pair_of, 2, 1000);
+    say_poll("the pipe hangs up", pair_of, 2, LONG);
     struct pollfd stream[] = { { fd, POLLIN, 0 }, { tcp[0], POLLIN | POLLPRI | POLLRDHUP, 0 } };
-    say_poll("a connection, quiet", stream, 2, 100);
+    say_poll("a connection, quiet", stream, 2, BRIEF);
     send(tcp[1], "!", 1, MSG_OOB);
-    say_poll("urgent data", stream, 2, 1000);
+    say_poll("urgent data", stream, 2, LONG);
     shutdown(tcp[1], SHUT_WR);
-    say_poll("the peer has shut down", stream, 2, 1000);
+    say_poll("the peer has shut down", stream, 2, LONG);
     shutdown(tcp[0], SHUT_WR);
-    say_poll("both have", stream, 2, 1000);
+    say_poll("both have", stream, 2, LONG);
 
-    alarm_in(100);
-    say_poll("a signal, with SA_RESTART", one, 1, 2000);
-    alarm_in(100);
+    alarm_every(100);
+    say_poll("a signal, with SA_RESTART", one, 1, LONG);
     say_poll("a signal, for ever", one, 1, -1);
+    alarm_every(0);
     sigset_t blocked, none;
     sigemptyset(&none);
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGALRM);
     sigprocmask(SIG_BLOCK, &blocked, NULL);
     raise(SIGALRM);
-    say_poll("a signal, blocked", one, 1, 100);
-    struct timespec second = { 1, 0 };
+    say_poll("a signal, blocked", one, 1, BRIEF);
+    struct timespec long_time = { LONG / 1000, 0 };
     start();
-    int result = ppoll(one, 1, &second, &none);
-    printf("ppoll lets it through: %d %s %s\n", result, strerrorname_np(errno), took());
+    int result = ppoll(one, 1, &long_time, &none);
+    printf("ppoll lets it through: %d %s %s\n", result, strerrorname_np(errno), took(LONG));
     sigprocmask(SIG_UNBLOCK, &blocked, NULL);
 
     struct pollfd many[1100];
     for (int i = 0; i < 1100; i++)
         many[i] = (struct pollfd){ i == 700 ? fd : -1, POLLIN, 0 };
-    say_poll("in a long array", many, 0, 100);
+    say_poll("in a long array", many, 0, BRIEF);
     send(to, "x", 1, 0);
     start();
-    result = poll(many, 1100, 1000);
-    printf("long array: %d %s %x\n", result, took(), many[700].revents);
+    result = poll(many, 1100, LONG);
+    printf("long array: %d %s %x\n", result, took(LONG), many[700].revents);
     recv(fd, &c, 1, 0);
 
     /* A number gets another socket: once after close(2), once after fclose(3). */
     for (int by_stdio = 0; by_stdio < 2; by_stdio++) {
         int old = pair(7302 + by_stdio, &to), again;
         struct pollfd p[] = { { old, POLLIN, 0 } };
-        say_poll("a new one", p, 1, 100);
+        say_poll("a new one", p, 1, BRIEF);
         if (by_stdio)
             fclose(fdopen(old, "r+"));
         else
             close(old);
-        say_poll("closed", p, 1, 100);
+        say_poll("closed", p, 1, LONG);
         close(to);
         again = pair(7304 + by_stdio, &to);
         printf("same number: %d\n", again == old);
-        say_poll("another by its number", p, 1, 100);
+        say_poll("another by its number", p, 1, BRIEF);
         send(to, "x", 1, 0);
-        say_poll("and it has data", p, 1, 1000);
+        say_poll("and it has data", p, 1, LONG);
         dup2(fd, again);
-        say_poll("a third, by dup2", p, 1, 100);
+        say_poll("a third, by dup2", p, 1, BRIEF);
         close(again);
         close(to);
     }
@@ -291,38 +295,39 @@ static void transcript(void)
     FD_ZERO(&out);
     FD_ZERO(&except);
     FD_SET(fd, &in);
-    say_select("select, nothing there", fd + 1, &in, NULL, NULL, 100000);
+    say_select("select, nothing there", fd + 1, &in, NULL, NULL, BRIEF);
     FD_SET(fd, &in);
     FD_SET(fd, &out);
     FD_SET(fd, &except);
-    say_select("select, can write", fd + 1, &in, &out, &except, 1000000);
+    say_select("select, can write", fd + 1, &in, &out, &except, LONG);
     send(to, "x", 1, 0);
     FD_ZERO(&in);
     FD_ZERO(&out);
     FD_SET(fd, &in);
     FD_SET(tcp[0], &in);
-    say_select("select, both can read", 64, &in, &out, NULL, 1000000);
+    say_select("select, both can read", 64, &in, &out, NULL, LONG);
     recv(fd, &c, 1, 0);
     FD_ZERO(&in);
     FD_SET(fd, &in);
     FD_SET(file, &in);
-    say_select("select, a file", 64, &in, NULL, NULL, 1000000);
+    say_select("select, a file", 64, &in, NULL, NULL, LONG);
     FD_ZERO(&in);
     FD_SET(fd, &in);
     FD_SET(50, &in);
-    say_select("select, a closed one", 64, &in, NULL, NULL, 1000000);
+    say_select("select, a closed one", 64, &in, NULL, NULL, LONG);
     FD_ZERO(&in);
     FD_SET(fd, &in);
-    say_select("select, negative count", -1, &in, NULL, NULL, 1000000);
-    alarm_in(100);
+    say_select("select, negative count", -1, &in, NULL, NULL, LONG);
+    alarm_every(100);
     say_select("select, a signal", fd + 1, &in, NULL, NULL, -1);
+    alarm_every(0);
     struct timeval bad = { -1, 0 };
     errno = 0;
     result = select(fd + 1, &in, NULL, NULL, &bad);
     printf("select, a bad time: %d %s\n", result, strerrorname_np(errno));
     start();
-    result = pselect(fd + 1, &in, NULL, NULL, &(struct timespec){ 0, 100000000 }, NULL);
-    printf("pselect, nothing there: %d %s\n", result, took());
+    result = pselect(fd + 1, &in, NULL, NULL, &(struct timespec){ 0, BRIEF * 1000000 }, NULL);
+    printf("pselect, nothing there: %d %s\n", result, took(BRIEF));
 
     /* The program's own descriptor numbers. */
     struct pollfd before[] = { { fd, POLLIN, 0 } };
@@ -336,24 +341,24 @@ static void transcript(void)
     printf("closed by a loop: %d\n", open_numbers);
     fd = pair(7307, &to);
     struct pollfd after[] = { { fd, POLLIN, 0 } };
-    say_poll("after closing all", after, 1, 100);
+    say_poll("after closing all", after, 1, BRIEF);
     fflush(stdout);
     if (fork() == 0) {
         close_range(3, ~0U, 0);
         fd = pair(7308, &to);
         after[0].fd = fd;
-        say_poll("in a child", after, 1, 100);
+        say_poll("in a child", after, 1, BRIEF);
         send(to, "x", 1, 0);
-        say_poll("in a child, one there", after, 1, 1000);
+        say_poll("in a child, one there", after, 1, LONG);
         exit(0);
     }
     wait(NULL);
     send(to, "x", 1, 0);
-    say_poll("in the parent, one there", after, 1, 1000);
+    say_poll("in the parent, one there", after, 1, LONG);
     closefrom(3);
     fd = pair(7309, &to);
     after[0].fd = fd;
-    say_poll("after closefrom", after, 1, 100);
+    say_poll("after closefrom", after, 1, BRIEF);
 }
 
 int main(int argc, char **argv)

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use busypoll_lab::LabHost;
+use serde_json::Value;
 
 /// For a file whose tests mostly wait for other processes: four of them run at a time, whatever the number of CPUs,
 /// unless RUST_TEST_THREADS says otherwise.
@@ -126,6 +127,31 @@ pub fn wait_at_most(time: Duration, what: &str, mut done: impl FnMut() -> bool) 
         assert!(Instant::now() < deadline, "still waiting: {what}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Starts a program until `is` holds of it, and ends each before it. So a test gets a connection over memory: a process
+/// that does not get a CPU in time has its first one by the kernel.
+pub fn start_until<T>(
+    what: &str,
+    mut start: impl FnMut() -> T,
+    mut is: impl FnMut(&T) -> bool,
+) -> T {
+    let mut found = None;
+    wait_until(what, || {
+        found = Some(start()).filter(&mut is);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// The process at the other end of each connection over memory that process `pid` has, as `busypoll ss` lists them.
+pub fn links_of(host: &LabHost, pid: u32) -> Vec<u32> {
+    let output = run_on_host(host, &["ss", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let rows = shown.lines().map(|line| serde_json::from_str(line).unwrap());
+    let own = rows.filter(|row: &Value| row["pid"] == pid && row["state"] == "ESTAB");
+    own.filter_map(|row| row["link_pid"].as_u64()?.try_into().ok()).collect()
 }
 
 /// The ids of the BPF programs that process `pid` holds.
