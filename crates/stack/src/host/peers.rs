@@ -277,10 +277,8 @@ impl Peers {
         // Several programs may listen at the port, with `SO_REUSEPORT` at different addresses: the kernel knows which of
         // them gets the connection.
         let listener = lock(&self.shared.kernel_sockets).listener(canonical(remote));
-        let listener = match listener {
-            Ok(listener) => Some(listener?),
-            Err(_) => None,
-        };
+        // None: no sock_diag in this kernel, or no listener. Then there is no name either, as a name's owner listens.
+        let listener = listener.ok().flatten();
         let to = (remote, listener);
         let known = lock(&self.shared.reached).iter().find(|(known, _)| *known == to).cloned();
         let reached = match known {
