@@ -483,6 +483,9 @@ fn an_unusable_interface_is_reported_in_one_line() {
     let output = run("lo");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.lines().count() == 1, "{output:?}");
+    assert!(said.contains("only what programs of this machine send"), "{said}");
+    let run = ["run", "--plane", "stack", "--dev", "lo", "--no-same-host", "--", "true"];
+    let said = String::from_utf8(run_on_host(&lab.server, &run).stderr).unwrap();
     assert!(said.contains("nothing on it is accelerated"), "{said}");
 }
 

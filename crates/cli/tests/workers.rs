@@ -322,8 +322,10 @@ fn a_connection_is_taken_over_with_what_came_before_accept() {
     assert_eq!(fs::read_to_string(log).unwrap(), "");
 }
 
+/// Over the interface alone: memory is refused at once.
 fn without_repair(lab: &Lab, options: &[&str]) -> Command {
-    let mut command = run_with(lab, options, &["python3", "-c", LATE]);
+    let options = [options, &["--no-same-host"]].concat();
+    let mut command = run_with(lab, &options, &["python3", "-c", LATE]);
     let repair = [(1, libc::IPPROTO_TCP as u32), (2, libc::TCP_REPAIR as u32)];
     // SAFETY: makes system calls only.
     unsafe { command.pre_exec(move || seccomp::refuse(libc::SYS_setsockopt, &repair)) };

@@ -16,7 +16,7 @@ use std::{
         UdpSocket as KernelSocket,
     },
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     ptr,
     sync::mpsc,
     thread::{self, JoinHandle},
@@ -202,11 +202,13 @@ fn accept_one(epoll: &Epoll, listener: &TcpListener) {
     }
 }
 
-/// How many times the threads of the hosts of this process that wait for companions have slept.
-fn sleeps_of_kernel_threads() -> u64 {
+/// How many times the threads in this network namespace that wait for companions have slept. Other tests' are in others.
+fn sleeps_of_kernel_threads(namespace: &Path) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let is_it = |task: &PathBuf| {
-        fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "busypoll/kernel")
+        fs::read_link(task.join("ns/net")).is_ok_and(|its| its == namespace)
+            && fs::read_to_string(task.join("comm"))
+                .is_ok_and(|name| name.trim() == "busypoll/kernel")
     };
     let sleeps = |task: PathBuf| -> u64 {
         let status = fs::read_to_string(task.join("status")).unwrap();
@@ -227,6 +229,13 @@ fn waits_poll_a_companion_that_clients_come_to() {
     let ours = host(&lab.server);
     let adopt = || TcpListener::with_companion(&ours, &kernel, 16, false).unwrap();
     let clients = Clients::start(&lab.server);
+    let namespace =
+        lab.server.enter(|| fs::read_link("/proc/thread-self/ns/net")).unwrap().unwrap();
+    let has_slept = |_| {
+        thread::sleep(Duration::from_millis(10));
+        sleeps_of_kernel_threads(&namespace) > 0
+    };
+    assert!((0..1000).any(has_slept), "the thread is there");
     for way in ["epoll", "second epoll", "poll", "outer epoll", "accept", "outer first"] {
         let listener = lab.server.enter(adopt).unwrap();
         listener.set_nonblocking(way != "accept").unwrap();
@@ -237,9 +246,9 @@ fn waits_poll_a_companion_that_clients_come_to() {
             outer.add_source(&epoll.as_source(), 0, Events::READABLE, 2).unwrap();
         }
         (0..40).for_each(|_| clients.one(&epoll, &listener));
-        let before = sleeps_of_kernel_threads();
+        let before = sleeps_of_kernel_threads(&namespace);
         (0..200).for_each(|_| clients.one(&epoll, &listener));
-        let slept = sleeps_of_kernel_threads() - before;
+        let slept = sleeps_of_kernel_threads(&namespace) - before;
         assert_eq!(slept < 50, way != "outer first", "{way}: {slept}");
         for _ in 0..3 {
             let mut events = Vec::new();

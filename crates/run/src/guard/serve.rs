@@ -460,16 +460,17 @@ mod tests {
             let [(more, its), (interface, theirs)] = all;
             let mut watched = Watched { owners: vec![more, interface], ..Watched::default() };
             let mut ends = vec![its, theirs];
+            // A child that another test starts has the ends, too, until it executes its program.
             drop(ends.remove(first));
-            guard.check_owners(&mut watched);
-            assert_eq!(watched.owners.len(), 1);
+            while watched.owners.len() > 1 {
+                guard.check_owners(&mut watched);
+            }
             drop(ends);
-            let waits = watched;
-            // Without the event it would wait for ever.
-            guard.wait(&waits, None);
-            let mut watched = waits;
-            guard.check_owners(&mut watched);
-            assert!(watched.owners.is_empty());
+            while !watched.owners.is_empty() {
+                // Without the event it would wait for ever.
+                guard.wait(&watched, None);
+                guard.check_owners(&mut watched);
+            }
         }
     }
 
