@@ -167,9 +167,11 @@ impl Report {
                 Variant::Loopback => None,
                 // Their tests connect before they wait for a listener.
                 Variant::Memory if ["libuv", "tokio"].contains(&&*self.suite) => None,
-                Variant::Memory => (counts.loopback * 4
-                    > self.counts[&Variant::Loopback].loopback * 3)
-                    .then_some("loopback has carried more than three quarters"),
+                // Where a process does not get its CPU in time the kernel has its connections for a second, in which one
+                // module may send a third of all.
+                Variant::Memory => (counts.loopback * 10
+                    > self.counts[&Variant::Loopback].loopback * 9)
+                    .then_some("loopback has carried more than nine tenths"),
             };
             if let Some(missing) = missing {
                 self.unexpected.push(format!("{variant}: {missing}: {counts}"));
