@@ -330,9 +330,7 @@ impl<U: Upper> Context<U> {
             self.note_poll(now, self.last_poll().1);
         }
         let polled = self.in_grace(now, self.has_sleeper());
-        // A poller takes the frames, or this comes again.
-        let stuck = polled && self.rearm_for_leader() && !self.word.is_polled();
-        let may_wait = polled && !stuck && !self.has_dependent_sleeper();
+        let may_wait = polled && !self.rearm_for_leader() && !self.has_dependent_sleeper();
         let backoff = match may_wait {
             true => MAX_BACKOFF.min(self.backoff.load(Ordering::Relaxed) + 1),
             false => 0,
@@ -341,8 +339,7 @@ impl<U: Upper> Context<U> {
         if polled {
             // A poller may have slept in between.
             self.line.leader_epoll.detach(|| self.handoff.has_leader());
-        }
-        if !polled || stuck {
+        } else {
             self.line.kick();
         }
         polled
