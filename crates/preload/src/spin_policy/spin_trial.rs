@@ -245,8 +245,8 @@ impl Record {
         }
         self.trial.set(self.trial.get() - 1);
         let [slept, spun] = &self.mean_waits;
-        // Waits that are far shorter say nothing of the rounds: the trial goes on.
-        let clear = self.changes.get() >= CHANGES && spun.far_above(slept);
+        let clear =
+            self.changes.get() >= CHANGES && (spun.far_above(slept) || slept.far_above(spun));
         if clear || slept.full() && spun.full() {
             self.trial.set(0);
             self.judge(clear, self.is_wanted(Switches::of_this_thread()), now);
