@@ -106,8 +106,14 @@ impl<F> Drop for Ref<F> {
     }
 }
 
+/// Whether an entry is a file's: it is in use, and not by the library itself.
+#[inline]
+fn is_file<F>(entry: *mut Cell<F>) -> bool {
+    !entry.is_null() && entry != internal()
+}
+
 fn release<F>(cell: *mut Cell<F>) {
-    if !cell.is_null() && cell != internal() {
+    if is_file(cell) {
         // SAFETY: it was in the table, whose reference this is.
         drop(Ref(unsafe { &*cell }));
     }
@@ -176,7 +182,7 @@ impl<F> Table<F> {
         let slot = self.slot(fd)?;
         let mut at = slot.load(Ordering::Acquire);
         loop {
-            if at.is_null() || at == internal() {
+            if !is_file(at) {
                 return None;
             }
             // SAFETY: cells live for ever.
@@ -205,7 +211,7 @@ impl<F> Table<F> {
     pub fn is_marked(&self, fd: c_int) -> bool {
         let Some(slot) = self.slot(fd) else { return false };
         let at = slot.load(Ordering::Acquire);
-        if at.is_null() || at == internal() {
+        if !is_file(at) {
             return false;
         }
         // SAFETY: cells live for ever.
@@ -217,8 +223,7 @@ impl<F> Table<F> {
     /// Whether `fd` is a file.
     #[inline]
     pub fn has(&self, fd: c_int) -> bool {
-        let at = self.slot(fd).map_or(ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
-        !at.is_null() && at != internal()
+        self.slot(fd).is_some_and(|slot| is_file(slot.load(Ordering::Acquire)))
     }
 
     /// No descriptor from here on is a file. 0: there never was any.

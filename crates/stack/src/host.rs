@@ -38,7 +38,7 @@ mod given_up;
 mod group_ring;
 mod groups;
 mod idle_links;
-mod kernel_connections;
+mod kernel_sockets;
 mod kernel_udp;
 mod later;
 mod link_watch;

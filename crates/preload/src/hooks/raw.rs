@@ -73,8 +73,8 @@ unsafe fn is_fork3(args: usize, size: usize) -> bool {
     is_fork(flags, stack)
 }
 
-/// Whether this system call goes past the hooks: C++ programs call futex(2) several times per request, and
-/// the library makes its own calls by this function.
+/// Whether this system call goes past the hooks: C++ programs call futex(2) several times per request, and the library
+/// makes its own calls by this function.
 #[inline]
 pub fn bypasses_hooks(number: c_long) -> bool {
     number == libc::SYS_futex || number != libc::SYS_bpf && is_inside()

@@ -77,8 +77,8 @@ impl Guard {
         pid: i32,
         process: Option<OwnedFd>,
     ) -> Option<Owner> {
-        let watched = check_hand_over().and_then(|()| self.interface.check_firewall());
-        let watched = watched.and_then(|()| {
+        let allowed = check_hand_over().and_then(|()| self.interface.check_firewall());
+        let watched = allowed.and_then(|()| {
             let ledger = Ledger::create(ledger::LINES)?;
             lease::answer_watched(&connection, &ledger, &IcmpSockets::open()?)?;
             Ok(ledger)

@@ -8,7 +8,7 @@ use super::{
     give_back,
     group_ring::GroupRing,
     groups::RECHECK,
-    kernel_connections::KernelConnections,
+    kernel_sockets::KernelSockets,
     kernel_udp::{bind, disconnect, enable_pktinfo, receive},
     later::Later,
     port_reservation::{PortReservation, ReservationOptions, ReservedPorts, TCP},
@@ -75,7 +75,7 @@ pub(super) struct State {
     /// The steered TCP ports.
     pub(super) ports: Mutex<HashMap<u64, Steered>>,
     /// Reads the kernel's connections.
-    kernel_connections: Mutex<KernelConnections>,
+    kernel_sockets: Mutex<KernelSockets>,
     pub(super) take_overs: TakeOvers,
     pub(super) later: Later,
     pub(super) reserved: ReservedPorts,
@@ -206,7 +206,7 @@ impl CompanionService {
         }
         let (companions, listeners) = (Mutex::default(), Mutex::default());
         let next = AtomicU64::new(FIRST_COMPANION);
-        let (ports, kernel_connections, reserved, take_overs) = Default::default();
+        let (ports, kernel_sockets, reserved, take_overs) = Default::default();
         let later = Later::default();
         let state = Arc::new(State {
             inet,
@@ -223,7 +223,7 @@ impl CompanionService {
             delivering: Mutex::default(),
             listeners,
             ports,
-            kernel_connections,
+            kernel_sockets,
             take_overs,
             later,
             reserved,
@@ -577,7 +577,7 @@ impl State {
     /// Hands one connection over to the kernel. Now and then, prunes entries of connections that have ended.
     fn exclude(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         if self.handed_over.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1
-            && let Ok(live) = lock(&self.kernel_connections).connections(local.port())
+            && let Ok(live) = lock(&self.kernel_sockets).connections(local.port())
         {
             self.steering_of(local.ip()).for_each(|steering| steering.prune_excluded(local, &live));
         }
@@ -624,10 +624,10 @@ impl State {
     pub(super) fn has_connection(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let near = Steered::new(TCP, local, false);
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
-        let mut kernel_connections = lock(&self.kernel_connections);
+        let mut kernel_sockets = lock(&self.kernel_sockets);
         let ours = self.addresses().map(|(_, ip)| ip);
         ours.filter(|ip| ip.is_ipv4() == remote.is_ipv4() && near.covers(*ip))
-            .any(|ip| kernel_connections.has((ip, local.port()).into(), remote))
+            .any(|ip| kernel_sockets.has((ip, local.port()).into(), remote))
     }
 
     pub(super) fn remove(&self, id: u64) {

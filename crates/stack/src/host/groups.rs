@@ -245,7 +245,7 @@ impl Other {
 }
 
 /// The UDP sockets of this network namespace except those with these inodes. `None`: they cannot be read. Does not use
-/// sock_diag(7), as [`kernel_connections`](super::kernel_connections) does for TCP, because UDP's part of it is a
+/// sock_diag(7), as [`kernel_sockets`](super::kernel_sockets) does for TCP, because UDP's part of it is a
 /// module that many kernels lack.
 fn others(own: &[u64]) -> Option<Vec<Other>> {
     let mut found = Vec::new();

@@ -34,7 +34,7 @@ use self::{
     shares::{Shares, is_group, share},
 };
 use super::{
-    Host, Inner, Link, idle_links::IdleLinks, kernel_connections::KernelConnections, workers::Group,
+    Host, Inner, Link, idle_links::IdleLinks, kernel_sockets::KernelSockets, workers::Group,
 };
 use crate::{
     inet::{Pass, tcp::TakesLinks},
@@ -113,7 +113,7 @@ struct Shared {
     joining: Mutex<()>,
     /// The links over which the last connections were made: these are not looked up again.
     reached: Mutex<Vec<(Destination, Reached)>>,
-    kernel_sockets: Mutex<KernelConnections>,
+    kernel_sockets: Mutex<KernelSockets>,
     /// The name by which clients of a group find this process.
     own_name: Mutex<Option<Arc<Rendezvous>>>,
     /// The processes that have not answered, and until when new connections to them are the kernel's.
@@ -277,8 +277,6 @@ impl Peers {
         // Several programs may listen at the port, with `SO_REUSEPORT` at different addresses: the kernel knows which of
         // them gets the connection.
         let listener = lock(&self.shared.kernel_sockets).listener(canonical(remote));
-        // None: no sock_diag in this kernel, or no listener. Then there is no name either, as a name's owner listens.
-        let listener = listener.ok().flatten();
         let to = (remote, listener);
         let known = lock(&self.shared.reached).iter().find(|(known, _)| *known == to).cloned();
         let reached = match known {
@@ -289,6 +287,7 @@ impl Peers {
                         let name = name_of(TCP, SocketAddr::new(ip, remote.port()));
                         self.look_up(host, std::iter::once(name))?
                     }
+                    // No sock_diag in this kernel; or no listener, and then there is no name either.
                     None => self.look_up(host, names_for(TCP, remote))?,
                 };
                 let reached =

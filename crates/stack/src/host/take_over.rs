@@ -6,7 +6,7 @@
 
 use super::{
     companion::{State, Steered},
-    kernel_connections::KernelConnections,
+    kernel_sockets::KernelSockets,
     port_reservation::TCP,
 };
 use crate::sync::lock;
@@ -22,7 +22,7 @@ pub(super) struct TakeOvers {
     /// Each with the number of its steering entry.
     going_on: Mutex<Vec<(TakeOver, u64)>>,
     /// Lists the kernel's connections; used by the host's thread only.
-    kernel_connections: Mutex<KernelConnections>,
+    kernel_sockets: Mutex<KernelSockets>,
 }
 
 /// One of them, on all shared interfaces.
@@ -65,7 +65,7 @@ impl State {
     pub(super) fn finish_take_overs(&self) {
         let going_on = std::mem::take(&mut *lock(&self.take_overs.going_on));
         for (take_over, steered) in going_on {
-            let found = lock(&self.take_overs.kernel_connections).connections(take_over.port);
+            let found = lock(&self.take_overs.kernel_sockets).connections(take_over.port);
             // Without the list, or without room for all of it, the program goes on looking.
             if found.and_then(|found| self.exclude_all(&found, steered)).is_ok() {
                 self.end_take_over(&take_over);

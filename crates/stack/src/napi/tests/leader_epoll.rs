@@ -103,7 +103,7 @@ fn threads_that_take_turns_wake_only_themselves() {
 }
 
 #[test]
-fn each_event_of_the_other_descriptor_ends_one_sleep() {
+fn each_event_of_the_interrupt_ends_one_sleep() {
     let (leader_epoll, interrupt) = (LeaderEpoll::new().unwrap(), sys::eventfd().unwrap());
     let waiter = waiter();
     for _ in 0..3 {
