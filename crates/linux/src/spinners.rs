@@ -194,6 +194,14 @@ impl Spinners {
         }
     }
 
+    /// The same, where it may be quiet already for long enough: then other threads write to the table less often.
+    pub fn keep_quiet(&self, cpu: usize, now: u64, until: u64) {
+        let half = until.saturating_sub(now) / 2;
+        if !self.is_quiet(cpu, now + half) {
+            self.quieten(cpu, until);
+        }
+    }
+
     /// Ends what [`Spinners::quieten`] began with the same `until`, unless another thread has prolonged it.
     pub fn end_quiet(&self, cpu: usize, until: u64) {
         if let Some(slot) = self.cpus.get(cpu) {
@@ -341,6 +349,11 @@ mod tests {
         assert!(table.is_quiet(2, 149));
         table.end_quiet(2, 180);
         assert!(!table.is_quiet(2, 149));
+        table.keep_quiet(2, 100, 200);
+        table.keep_quiet(2, 149, 210);
+        assert!(!table.is_quiet(2, 200), "more than half was left");
+        table.keep_quiet(2, 180, 220);
+        assert!(table.is_quiet(2, 219));
         table.quieten(2, 10 * MOST);
         assert!(!table.is_quiet(2, 149), "made with another clock");
         table.quieten(CPUS, 150);

@@ -2,11 +2,13 @@
 //!
 //! - At most one spinner per CPU, over all runs of the user ([`Spinners`]), and no more than the policy and the CPU
 //!   quota allow.
-//! - Where waits take longer with spinning than without, no thread of the CPU spins for a while ([`spin_trial`]).
+//! - Where waits take longer with spinning than without, no thread of the CPU spins for a while ([`spin_trial`],
+//!   [`verdicts`]).
 
 mod means;
 mod spin_trial;
 mod stretch;
+mod verdicts;
 
 use std::cell::Cell;
 use std::path::Path;
@@ -23,6 +25,7 @@ use busypoll_stack::spin::Rule;
 use crate::config::Config;
 use crate::report::Once;
 use spin_trial::{Cpu, Record};
+use verdicts::Verdicts;
 
 /// The table that the processes share, and how many threads may spin.
 struct Limits {
@@ -64,8 +67,10 @@ static LAST_TRIAL: AtomicU64 = AtomicU64::new(0);
 const LOST_TRIAL: u64 = 1_000_000_000;
 
 local! {
-    static RECORD: Record = Record::new(here, steps);
+    static RECORD: Record = Record::new(here, steps, &VERDICTS);
 }
+
+static VERDICTS: Verdicts = Verdicts::new();
 
 /// The steps of work of this process by CPU, counted while a thread is in a trial: by them it measures how fast the
 /// process goes. CPUs further on share a number.
@@ -118,7 +123,8 @@ pub fn in_child() {
     let _ = RECORD.try_with(Record::in_child);
 }
 
-/// Whether the calling thread has found spinning harmful and does not spin for now. This check is all it costs then.
+/// Whether spinning was found harmful for the calling thread, or on its CPU, so that it does not spin for now. This check
+/// is all it costs then.
 #[inline]
 pub fn backs_off() -> bool {
     RECORD.try_with(|record| record.backs_off(now)).unwrap_or(true)

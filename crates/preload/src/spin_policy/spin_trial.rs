@@ -1,11 +1,11 @@
 //! Spin trials. A thread whose waits end in sleep or preemption although it spins tries both ways, and all threads that
 //! spin on its CPU, of all processes, go the same way with it: the spinning that does harm may be another thread's. If
-//! a wait, or a round of work and wait, is shorter without spinning, no thread spins on this CPU any more: for a second
-//! at first, and longer each time a trial finds the same, as long as the thread waits there. So two programs on one
-//! CPU, or the threads of one that take turns, soon stop keeping each other from running. (A peer that was kept waiting
-//! may take the CPU back during the work: then the rounds get longer and not the waits.) If spinning does not shorten
-//! its waits and other threads want the CPU, the thread itself stops: it spins at their expense, which its own waits do
-//! not show.
+//! a wait, or a round of work and wait, is shorter without spinning, no thread of the process spins on this CPU any
+//! more: for a second at first, and longer each time a trial finds the same ([`Verdicts`]); nor does any other process,
+//! as long as this one waits there. So two programs on one CPU, or the threads of one that take turns, soon stop
+//! keeping each other from running. (A peer that was kept waiting may take the CPU back during the work: then the
+//! rounds get longer and not the waits.) If spinning does not shorten its waits and other threads want the CPU, the
+//! thread itself stops: it spins at their expense, which its own waits do not show.
 
 use std::cell::Cell;
 
@@ -15,6 +15,7 @@ use super::{
     means::Means,
     now,
     stretch::{STRETCH, Stretch},
+    verdicts::{Says, Verdicts},
 };
 use crate::{errno::Saved, report::Once};
 
@@ -41,13 +42,13 @@ const SCHEDULED: u64 = 20_000_000;
 /// wait.
 const TRIAL_INTERVAL_FIRST: u64 = 100_000_000;
 const TRIAL_INTERVAL_MAX: u64 = 1_000_000_000;
-/// How long a thread that found spinning harmful does not spin, in nanoseconds, at first and at most.
-const BACKOFF_FIRST: u64 = 1_000_000_000;
-const BACKOFF_MAX: u64 = 60_000_000_000;
+/// How long no thread spins where spinning was found harmful, in nanoseconds, at first and at most.
+pub(super) const BACKOFF_FIRST: u64 = 1_000_000_000;
+pub(super) const BACKOFF_MAX: u64 = 60_000_000_000;
 /// How long a trial, and its way, hold for the other threads of the CPU after the beginning and the end of each wait, in
 /// nanoseconds: if the thread is gone, this is all that is left of it.
 const HOLD: u64 = 4 * STRETCH;
-/// The same for a thread that does not spin because spinning was found harmful.
+/// The same for the threads of a process that found spinning harmful there.
 const HOLD_QUIET: u64 = 250_000_000;
 
 static HARMFUL: Once = Once::new();
@@ -65,6 +66,8 @@ pub(super) struct Record {
     here: fn() -> Option<Cpu>,
     /// The steps of work on a CPU so far.
     steps: fn(usize) -> u64,
+    /// Of the process.
+    verdicts: &'static Verdicts,
     waits: Cell<u32>,
     check_after: Cell<u32>,
     switches: Cell<u64>,
@@ -92,6 +95,7 @@ pub(super) struct Record {
     random: Cell<u64>,
     /// Trials in a row that found spinning harmful.
     strikes: Cell<u32>,
+    /// Until when this thread alone does not spin; 0: it may.
     backoff_until: Cell<u64>,
     /// Waits left until the clock is read to see whether the time without spinning is over.
     clock_skips: Cell<u32>,
@@ -99,17 +103,20 @@ pub(super) struct Record {
     /// The CPU of the trial. A thread that was moved to another one has no effect there, and decides for itself alone.
     cpu: Cell<usize>,
     moved: Cell<bool>,
-    /// While it backs off, it keeps the other threads of that CPU from spinning as well.
-    quietens: Cell<bool>,
-    /// Until when it has made that CPU quiet; 0: it has not.
+    /// Until when its trial has made that CPU quiet; 0: it has not.
     quiet_until: Cell<u64>,
 }
 
 impl Record {
-    pub(super) const fn new(here: fn() -> Option<Cpu>, steps: fn(usize) -> u64) -> Self {
+    pub(super) const fn new(
+        here: fn() -> Option<Cpu>,
+        steps: fn(usize) -> u64,
+        verdicts: &'static Verdicts,
+    ) -> Self {
         Self {
             here,
             steps,
+            verdicts,
             waits: Cell::new(0),
             check_after: Cell::new(CHECK_FIRST),
             switches: Cell::new(0),
@@ -132,16 +139,15 @@ impl Record {
             backoff: Cell::new(0),
             cpu: Cell::new(0),
             moved: Cell::new(false),
-            quietens: Cell::new(false),
             quiet_until: Cell::new(0),
         }
     }
 
     /// In a child of fork(2), which shares neither the trial nor what was found.
     pub(super) fn in_child(&self) {
+        self.verdicts.forget_all();
         self.trial.set(0);
         self.quiet_until.set(0);
-        self.quietens.set(false);
         self.backoff_until.set(0);
         self.backoff.set(0);
         self.strikes.set(0);
@@ -151,32 +157,47 @@ impl Record {
         self.trial_interval.set(TRIAL_INTERVAL_FIRST);
     }
 
+    #[inline]
     pub(super) fn backs_off(&self, now: impl Fn() -> u64) -> bool {
-        if self.backoff_until.get() == 0 {
-            return false;
+        if self.backoff_until.get() != 0 {
+            return self.goes_on_backing_off(now);
         }
-        if !self.quietens.get()
-            && let Some(left) = self.clock_skips.get().checked_sub(1)
-        {
+        self.verdicts.any() && self.trial.get() == 0 && self.cpu_is_to_be_quiet(now())
+    }
+
+    fn goes_on_backing_off(&self, now: impl Fn() -> u64) -> bool {
+        if let Some(left) = self.clock_skips.get().checked_sub(1) {
             self.clock_skips.set(left);
             return true;
         }
         self.clock_skips.set(CHECK_FIRST);
         let now = now();
         if is_ahead(self.backoff_until.get(), now, BACKOFF_MAX) {
-            self.quieten_while_backing_off(now);
             return true;
         }
-        // The time is over: try again.
-        self.end_quiet();
-        self.quietens.set(false);
-        if !self.start_trial(now) {
-            // Another thread of the CPU has its trial, or knows that spinning is harmful there.
-            self.backoff_until.set(now + TRIAL_INTERVAL_FIRST);
-            return true;
+        // The time is over: try again, unless another thread of the CPU does, or knows that spinning is harmful there.
+        let tries = self.start_trial(now);
+        self.backoff_until.set(if tries { 0 } else { now + TRIAL_INTERVAL_FIRST });
+        !tries
+    }
+
+    /// Whether a trial of this process found spinning harmful on this CPU, not long ago.
+    fn cpu_is_to_be_quiet(&self, now: u64) -> bool {
+        let Some(cpu) = (self.here)() else { return false };
+        match self.verdicts.says(cpu.number, now) {
+            Says::Nothing => false,
+            Says::Quiet(until) => {
+                cpu.spinners.keep_quiet(cpu.number, now, until.min(now + HOLD_QUIET));
+                true
+            }
+            Says::TryAgain => {
+                let tries = self.start_trial(now);
+                if !tries {
+                    self.verdicts.hold(cpu.number, now + TRIAL_INTERVAL_FIRST);
+                }
+                !tries
+            }
         }
-        self.backoff_until.set(0);
-        false
     }
 
     /// Whether a wait that begins now, and would spin for `span` nanoseconds, should spin.
@@ -209,21 +230,11 @@ impl Record {
         cpu.spinners.hold_trial(cpu.number, now + HOLD);
         match self.stretch.spins.get() {
             true => self.end_quiet(),
-            false => self.quieten(cpu, now + HOLD),
+            false => {
+                cpu.spinners.quieten(cpu.number, now + HOLD);
+                self.quiet_until.set(now + HOLD);
+            }
         }
-    }
-
-    fn quieten_while_backing_off(&self, now: u64) {
-        if self.quietens.get()
-            && let Some(cpu) = (self.here)().filter(|cpu| cpu.number == self.cpu.get())
-        {
-            self.quieten(cpu, now + HOLD_QUIET);
-        }
-    }
-
-    fn quieten(&self, cpu: Cpu, until: u64) {
-        cpu.spinners.quieten(cpu.number, until);
-        self.quiet_until.set(until);
     }
 
     fn end_quiet(&self) {
@@ -293,20 +304,24 @@ impl Record {
     fn end_trial(&self, now: u64) {
         super::trial_ends();
         self.end_quiet();
-        let backs_off = self.backoff_until.get() != 0;
+        let harmful = self.backoff_until.get() != 0 || self.verdicts.was_harmful(self.cpu.get());
         if let Some(cpu) = (self.here)() {
-            let pause = if backs_off { 0 } else { TRIAL_INTERVAL_MAX };
+            let pause = if harmful { 0 } else { TRIAL_INTERVAL_MAX };
             cpu.spinners.hold_trial(self.cpu.get(), now + pause);
-        }
-        if backs_off {
-            self.quieten_while_backing_off(now);
         }
     }
 
-    /// The thread ends, perhaps in the middle of a trial.
+    /// The thread ends, perhaps in the middle of a trial: then the next thread tries in its place.
     pub(super) fn thread_ends(&self) {
+        let cpu = self.cpu.get();
         if self.trial.replace(0) > 0 {
             super::trial_ends();
+            if self.verdicts.was_harmful(cpu) {
+                self.verdicts.hold(cpu, 0);
+            }
+            if let Some(Cpu { spinners, .. }) = (self.here)() {
+                spinners.hold_trial(cpu, 0);
+            }
         }
         self.end_quiet();
     }
@@ -375,6 +390,17 @@ impl Record {
         self.spun.get() > 0 && lost * 4 >= u64::from(self.spun.get())
     }
 
+    /// From now on no thread spins on the CPU of the trial. False if the thread is elsewhere, or the CPU has no number.
+    fn ends_spinning_here(&self, now: u64) -> bool {
+        let cpu = (self.here)().filter(|_| !self.moved.get());
+        let harmful =
+            cpu.and_then(|cpu| Some((cpu, self.verdicts.found_harm(self.cpu.get(), now)?)));
+        if let Some((cpu, until)) = harmful {
+            cpu.spinners.keep_quiet(self.cpu.get(), now, until.min(now + HOLD_QUIET));
+        }
+        harmful.is_some()
+    }
+
     /// `wanted`: other threads wanted the CPU.
     #[cold]
     fn judge(&self, clear: bool, wanted: bool, now: u64) {
@@ -399,31 +425,31 @@ impl Record {
         if longer_waits || longer_rounds || in_vain {
             let strikes = self.strikes.get() + 1;
             self.strikes.set(strikes);
-            if !clear && strikes < 2 && self.backoff.get() == 0 {
+            let known = self.backoff.get() != 0 || self.verdicts.was_harmful(self.cpu.get());
+            if !clear && strikes < 2 && !known {
                 return self.start_stretches(now);
             }
             super::count_harm();
-            self.quietens.set(!self.moved.get() && (longer_waits || longer_rounds));
+            let for_all = (longer_waits || longer_rounds) && self.ends_spinning_here(now);
             if longer_waits {
-                report_longer("the waits of this program", waits, !self.quietens.get());
+                report_longer("the waits of this program", waits, for_all);
             } else if longer_rounds {
-                report_longer(
-                    "this program's rounds of work and wait",
-                    rounds,
-                    !self.quietens.get(),
-                );
+                report_longer("this program's rounds of work and wait", rounds, for_all);
             } else {
                 HARMFUL.report(format_args!(
                     "busy polling does not make the waits of this program shorter, and other \
                      threads want its CPU, so the thread does not poll for a while"
                 ));
             }
-            let backoff = (self.backoff.get() * 2).clamp(BACKOFF_FIRST, BACKOFF_MAX);
-            self.backoff.set(backoff);
-            self.backoff_until.set(now + backoff);
+            if !for_all {
+                let backoff = (self.backoff.get() * 2).clamp(BACKOFF_FIRST, BACKOFF_MAX);
+                self.backoff.set(backoff);
+                self.backoff_until.set(now + backoff);
+            }
             self.trial_interval.set(TRIAL_INTERVAL_FIRST);
         } else {
             self.backoff.set(0);
+            self.verdicts.found_no_harm(self.cpu.get());
             let trial_interval = (self.trial_interval.get() * 2).min(TRIAL_INTERVAL_MAX);
             self.trial_interval.set(trial_interval);
             self.no_trial_until.set(now + trial_interval);
@@ -433,9 +459,9 @@ impl Record {
     }
 }
 
-/// `alone`: the thread decides for itself alone.
-fn report_longer(what: &str, [slept, spun]: [u64; 2], alone: bool) {
-    let ends = if alone { "the thread does not poll" } else { "no thread polls on its CPU" };
+/// `for_all`: the threads of the CPU are meant; else the thread decides for itself alone.
+fn report_longer(what: &str, [slept, spun]: [u64; 2], for_all: bool) {
+    let ends = if for_all { "no thread polls on its CPU" } else { "the thread does not poll" };
     HARMFUL.report(format_args!(
         "busy polling made {what} longer ({} us instead of {} us), so {ends} for a while: are there \
          enough CPUs for it and its peer?",

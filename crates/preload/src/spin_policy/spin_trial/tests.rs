@@ -12,12 +12,18 @@ fn count_step() {
 
 /// Without a table.
 fn new_record() -> Record {
-    Record::new(|| None, |_| STEPS.get())
+    Record::new(|| None, |_| STEPS.get(), verdicts())
 }
 
 /// With the table of [`here`].
 fn new_record_here() -> Record {
-    Record::new(here, |_| STEPS.get())
+    Record::new(here, |_| STEPS.get(), verdicts())
+}
+
+/// Those of a test, as of a process.
+fn verdicts() -> &'static Verdicts {
+    thread_local!(static VERDICTS: &'static Verdicts = Box::leak(Box::new(Verdicts::new())));
+    VERDICTS.with(|verdicts| *verdicts)
 }
 
 fn in_trial(record: &Record) -> bool {
@@ -240,6 +246,14 @@ fn here() -> Option<Cpu> {
     Some(Cpu { spinners: TABLE.with(|table| *table), number: 3 })
 }
 
+/// Until when the process spins nowhere on that CPU.
+fn quiet_until(now: u64) -> u64 {
+    match verdicts().says(3, now) {
+        Says::Quiet(until) => until,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn spinners() -> Spinners {
     here().unwrap().spinners
 }
@@ -271,16 +285,57 @@ fn trial_beside_a_spinner(record: &Record, mut now: u64) -> u64 {
 fn harm_by_another_thread_of_the_cpu_ends_its_spinning_too() {
     let (record, spinners) = (new_record_here(), spinners());
     let mut now = trial_beside_a_spinner(&record, MS);
-    // It stays quiet as long as the thread that has found harm waits here.
-    let harmful_until = record.backoff_until.get();
+    // It stays quiet as long as a thread of the process waits here: this one or another.
+    let harmful_until = quiet_until(now);
     assert!(harmful_until >= now + BACKOFF_FIRST);
+    let other = new_record_here();
     while now < harmful_until {
         assert!(spinners.is_quiet(3, now) && !spinners.is_quiet(2, now));
-        assert!(record.backs_off(|| now));
+        assert!(if (now / MS).is_multiple_of(2) { &record } else { &other }.backs_off(|| now));
         now += MS;
     }
-    // The thread ends.
+    assert!(!spinners.is_quiet(3, now), "then it is tried again");
+    assert!(!other.backs_off(|| now) && in_trial(&other));
+    assert!(!record.backs_off(|| now) && !in_trial(&record), "as the trial says");
+}
+
+/// Each of its threads waits for a third of a second and ends, as those of a gRPC server.
+#[test]
+fn what_a_thread_has_found_stays_when_it_ends() {
+    let spinners = spinners();
+    let mut now = MS;
+    for seconds in [1, 2, 4, 8] {
+        let finder = new_record_here();
+        if seconds > 1 {
+            assert!(!finder.backs_off(|| now) && in_trial(&finder));
+        }
+        now = trial_beside_a_spinner(&finder, now);
+        finder.thread_ends();
+        let harmful_until = quiet_until(now);
+        assert!(harmful_until > now + seconds * BACKOFF_FIRST - 5 * MS, "{seconds}");
+        while now < harmful_until {
+            let next = new_record_here();
+            for _ in 0..100 {
+                assert!(now >= harmful_until || next.backs_off(|| now));
+                now += 3 * MS;
+            }
+            assert!(now >= harmful_until || spinners.is_quiet(3, now));
+            next.thread_ends();
+        }
+    }
+    // The process waits elsewhere, or has ended: others may spin soon.
     assert!(!spinners.is_quiet(3, now + HOLD_QUIET));
+}
+
+#[test]
+fn a_thread_that_ends_in_a_trial_that_repeats_another_leaves_it_to_the_next() {
+    let record = new_record_here();
+    let mut now = quiet_until(trial_beside_a_spinner(&record, MS));
+    let next = new_record_here();
+    assert!(!next.backs_off(|| now) && in_trial(&next));
+    now += MS;
+    next.thread_ends();
+    assert!(!record.backs_off(|| now) && in_trial(&record));
 }
 
 #[test]
@@ -322,13 +377,14 @@ fn a_thread_that_may_not_try_again_goes_on_without_spinning() {
     let (record, other) = (new_record_here(), new_record_here());
     let mut now = trial_beside_a_spinner(&record, MS);
     assert!(!other.start_trial(now), "the CPU is quiet");
-    now = record.backoff_until.get() + HOLD_QUIET;
+    now = quiet_until(now);
+    // Of another process.
+    let other = Record::new(here, |_| STEPS.get(), Box::leak(Box::new(Verdicts::new())));
     other.start_trial(now);
     assert!(in_trial(&other) && record.backs_off(|| now) && !in_trial(&record));
-    assert!(!record.quietens.get(), "the CPU is the other's");
     other.thread_ends();
+    assert!(record.backs_off(|| now));
     now += TRIAL_INTERVAL_FIRST;
-    record.clock_skips.set(0);
     assert!(!record.backs_off(|| now) && in_trial(&record));
 }
 
@@ -336,7 +392,7 @@ fn a_thread_that_may_not_try_again_goes_on_without_spinning() {
 fn a_thread_that_was_moved_decides_for_itself_alone() {
     thread_local!(static NUMBER: Cell<usize> = const { Cell::new(3) });
     let anywhere = || here().map(|cpu| Cpu { number: NUMBER.get(), ..cpu });
-    let (record, spinners) = (Record::new(anywhere, |_| STEPS.get()), spinners());
+    let (record, spinners) = (Record::new(anywhere, |_| STEPS.get(), verdicts()), spinners());
     let mut now = MS;
     record.start_trial(now);
     while in_trial(&record) {
