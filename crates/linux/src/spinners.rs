@@ -194,7 +194,7 @@ impl Spinners {
         }
     }
 
-    /// The same, where it may be quiet already for long enough: then other threads write to the table less often.
+    /// The same, unless `cpu` is quiet for half of that time already: so most calls do not write to the table.
     pub fn keep_quiet(&self, cpu: usize, now: u64, until: u64) {
         let half = until.saturating_sub(now) / 2;
         if !self.is_quiet(cpu, now + half) {

@@ -114,7 +114,7 @@ fn trial_ends() {
 
 /// The calling thread ends.
 pub fn on_thread_exit() {
-    let _ = RECORD.try_with(Record::thread_ends);
+    let _ = RECORD.try_with(|record| record.thread_ends(now()));
 }
 
 /// In a child of fork(2).

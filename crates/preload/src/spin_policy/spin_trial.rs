@@ -311,13 +311,14 @@ impl Record {
         }
     }
 
-    /// The thread ends, perhaps in the middle of a trial: then the next thread tries in its place.
-    pub(super) fn thread_ends(&self) {
+    /// The thread ends, perhaps in the middle of a trial. If that was to repeat one that had found harm, another thread
+    /// does so, after a pause: where no thread lives long enough, the CPU is quiet most of the time.
+    pub(super) fn thread_ends(&self, now: u64) {
         let cpu = self.cpu.get();
         if self.trial.replace(0) > 0 {
             super::trial_ends();
             if self.verdicts.was_harmful(cpu) {
-                self.verdicts.hold(cpu, 0);
+                self.verdicts.hold(cpu, now + TRIAL_INTERVAL_FIRST);
             }
             if let Some(Cpu { spinners, .. }) = (self.here)() {
                 spinners.hold_trial(cpu, 0);
@@ -449,7 +450,9 @@ impl Record {
             self.trial_interval.set(TRIAL_INTERVAL_FIRST);
         } else {
             self.backoff.set(0);
-            self.verdicts.found_no_harm(self.cpu.get());
+            if !self.moved.get() {
+                self.verdicts.found_no_harm(self.cpu.get());
+            }
             let trial_interval = (self.trial_interval.get() * 2).min(TRIAL_INTERVAL_MAX);
             self.trial_interval.set(trial_interval);
             self.no_trial_until.set(now + trial_interval);

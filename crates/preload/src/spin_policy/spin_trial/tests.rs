@@ -310,7 +310,7 @@ fn what_a_thread_has_found_stays_when_it_ends() {
             assert!(!finder.backs_off(|| now) && in_trial(&finder));
         }
         now = trial_beside_a_spinner(&finder, now);
-        finder.thread_ends();
+        finder.thread_ends(now);
         let harmful_until = quiet_until(now);
         assert!(harmful_until > now + seconds * BACKOFF_FIRST - 5 * MS, "{seconds}");
         while now < harmful_until {
@@ -320,7 +320,7 @@ fn what_a_thread_has_found_stays_when_it_ends() {
                 now += 3 * MS;
             }
             assert!(now >= harmful_until || spinners.is_quiet(3, now));
-            next.thread_ends();
+            next.thread_ends(now);
         }
     }
     // The process waits elsewhere, or has ended: others may spin soon.
@@ -334,7 +334,9 @@ fn a_thread_that_ends_in_a_trial_that_repeats_another_leaves_it_to_the_next() {
     let next = new_record_here();
     assert!(!next.backs_off(|| now) && in_trial(&next));
     now += MS;
-    next.thread_ends();
+    next.thread_ends(now);
+    assert!(record.backs_off(|| now), "the CPU stays quiet until then");
+    now += TRIAL_INTERVAL_FIRST;
     assert!(!record.backs_off(|| now) && in_trial(&record));
 }
 
@@ -368,7 +370,7 @@ fn a_thread_that_ends_in_a_trial_leaves_the_cpu_to_others() {
         now += 10 * US;
     }
     assert!(spinners().is_quiet(3, now));
-    record.thread_ends();
+    record.thread_ends(now);
     assert!(!spinners().is_quiet(3, now) && !in_trial(&record));
 }
 
@@ -382,7 +384,7 @@ fn a_thread_that_may_not_try_again_goes_on_without_spinning() {
     let other = Record::new(here, |_| STEPS.get(), Box::leak(Box::new(Verdicts::new())));
     other.start_trial(now);
     assert!(in_trial(&other) && record.backs_off(|| now) && !in_trial(&record));
-    other.thread_ends();
+    other.thread_ends(now);
     assert!(record.backs_off(|| now));
     now += TRIAL_INTERVAL_FIRST;
     assert!(!record.backs_off(|| now) && in_trial(&record));
