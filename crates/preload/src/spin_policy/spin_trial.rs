@@ -190,6 +190,8 @@ impl Record {
                 cpu.spinners.keep_quiet(cpu.number, now, until.min(now + HOLD_QUIET));
                 true
             }
+            // Nothing is known to harm other processes: if each kept the CPU quiet for the other, neither could try.
+            Says::PutOff => true,
             Says::TryAgain => {
                 let tries = self.start_trial(now);
                 if !tries {

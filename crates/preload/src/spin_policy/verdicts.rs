@@ -18,7 +18,7 @@ pub(super) struct Verdicts {
 }
 
 struct Verdict {
-    /// Until when no thread spins, in nanoseconds; 0: there is no verdict.
+    /// Until when no thread spins, in nanoseconds; 0: there is no verdict; odd: the next trial is put off.
     until: AtomicU64,
     /// How long the last one held, in nanoseconds; 0 once a trial has found no harm.
     backoff: AtomicU64,
@@ -31,6 +31,8 @@ pub(super) enum Says {
     Nothing,
     /// No thread spins until then.
     Quiet(u64),
+    /// The next trial is put off, and no thread of the process spins meanwhile. Other processes may.
+    PutOff,
     /// It is over, and the caller alone is to try again: [`Verdicts::hold`] puts that off.
     TryAgain,
 }
@@ -54,7 +56,7 @@ impl Verdicts {
         if until == 0 {
             Says::Nothing
         } else if is_ahead(until, now, BACKOFF_MAX) {
-            Says::Quiet(until)
+            if until & 1 == 0 { Says::Quiet(until) } else { Says::PutOff }
         } else if verdict.until.compare_exchange(until, 0, Relaxed, Relaxed).is_ok() {
             self.count.fetch_sub(1, Relaxed);
             Says::TryAgain
@@ -70,8 +72,9 @@ impl Verdicts {
         let verdict = self.cpus.get(cpu)?;
         let backoff = (verdict.backoff.load(Relaxed) * 2).clamp(BACKOFF_FIRST, BACKOFF_MAX);
         verdict.backoff.store(backoff, Relaxed);
-        self.hold(cpu, now + backoff);
-        Some(now + backoff)
+        let until = (now + backoff) & !1;
+        self.set(cpu, until);
+        Some(until)
     }
 
     pub(super) fn found_no_harm(&self, cpu: usize) {
@@ -85,10 +88,14 @@ impl Verdicts {
         self.cpus.get(cpu).is_some_and(|verdict| verdict.backoff.load(Relaxed) != 0)
     }
 
-    /// No thread spins, or tries again, before `until`.
+    /// No thread of the process spins, or tries again, before `until`.
     pub(super) fn hold(&self, cpu: usize, until: u64) {
+        self.set(cpu, until.saturating_sub(1) | 1);
+    }
+
+    fn set(&self, cpu: usize, until: u64) {
         if let Some(verdict) = self.cpus.get(cpu)
-            && verdict.until.swap(until.max(1), Relaxed) == 0
+            && verdict.until.swap(until, Relaxed) == 0
         {
             self.count.fetch_add(1, Relaxed);
         }
@@ -133,6 +140,7 @@ mod tests {
         assert!(!verdicts.was_harmful(3));
         assert_eq!(verdicts.found_harm(3, now), Some(now + BACKOFF_FIRST));
         verdicts.hold(3, now + 5);
+        assert_eq!(verdicts.says(3, now + 4), Says::PutOff);
         assert_eq!(verdicts.says(3, now + 5), Says::TryAgain);
         assert_eq!(verdicts.found_harm(CPUS, now), None);
     }
