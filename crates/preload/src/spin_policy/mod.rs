@@ -123,8 +123,8 @@ pub fn in_child() {
     let _ = RECORD.try_with(Record::in_child);
 }
 
-/// Whether spinning was found harmful for the calling thread, or on its CPU, so that it does not spin for now. This check
-/// is all it costs then.
+/// Whether spinning was found harmful for the calling thread, or on its CPU, so that it does not spin for now: a wait
+/// needs no other check then. May begin the trial that is due.
 #[inline]
 pub fn backs_off() -> bool {
     RECORD.try_with(|record| record.backs_off(now)).unwrap_or(true)

@@ -40,14 +40,14 @@ const SCHEDULED: u64 = 20_000_000;
 /// each trial that found no harm. At least half of a trial's 70 ms goes by without spinning, and the cause of a trial
 /// may be harmless: where threads of one program take turns on a CPU, the spinning thread is switched out at every
 /// wait.
-const TRIAL_INTERVAL_FIRST: u64 = 100_000_000;
+pub(super) const TRIAL_INTERVAL_FIRST: u64 = 100_000_000;
 const TRIAL_INTERVAL_MAX: u64 = 1_000_000_000;
 /// How long no thread spins where spinning was found harmful, in nanoseconds, at first and at most.
 pub(super) const BACKOFF_FIRST: u64 = 1_000_000_000;
 pub(super) const BACKOFF_MAX: u64 = 60_000_000_000;
 /// How long a trial, and its way, hold for the other threads of the CPU after the beginning and the end of each wait, in
 /// nanoseconds: if the thread is gone, this is all that is left of it.
-const HOLD: u64 = 4 * STRETCH;
+pub(super) const HOLD: u64 = 4 * STRETCH;
 /// The same for the threads of a process that found spinning harmful there.
 const HOLD_QUIET: u64 = 250_000_000;
 
@@ -195,7 +195,7 @@ impl Record {
             Says::TryAgain => {
                 let tries = self.start_trial(now);
                 if !tries {
-                    self.verdicts.hold(cpu.number, now + TRIAL_INTERVAL_FIRST);
+                    self.verdicts.put_off(cpu.number, now);
                 }
                 !tries
             }
@@ -226,10 +226,12 @@ impl Record {
     fn announce(&self, now: u64) {
         super::trial_goes_on(now);
         let Some(cpu) = (self.here)() else { return };
-        if cpu.number != self.cpu.get() {
+        if self.moved.get() || cpu.number != self.cpu.get() {
+            // Once elsewhere for good: another thread may have its trial there now.
             return self.moved.set(true);
         }
         cpu.spinners.hold_trial(cpu.number, now + HOLD);
+        self.verdicts.trial_goes_on(cpu.number, now);
         match self.stretch.spins.get() {
             true => self.end_quiet(),
             false => {
@@ -295,19 +297,20 @@ impl Record {
                 return false;
             }
             self.cpu.set(number);
+            self.verdicts.trial_goes_on(number, now);
         }
         super::trial_begins(now);
         self.start_stretches(now);
         true
     }
 
-    /// The trial is over. Other threads have theirs at once if this one does not spin any more, and otherwise after a
-    /// pause: in each one threads sleep that had better spin.
+    /// The trial is over. Other threads of the CPU have theirs at once if it found harm, and otherwise after a pause: in
+    /// each one threads sleep that had better spin.
     fn end_trial(&self, now: u64) {
         super::trial_ends();
         self.end_quiet();
-        let harmful = self.backoff_until.get() != 0 || self.verdicts.was_harmful(self.cpu.get());
-        if let Some(cpu) = (self.here)() {
+        let harmful = self.backoff_until.get() != 0 || self.verdicts.stands(self.cpu.get());
+        if let Some(cpu) = (self.here)().filter(|_| !self.moved.get()) {
             let pause = if harmful { 0 } else { TRIAL_INTERVAL_MAX };
             cpu.spinners.hold_trial(self.cpu.get(), now + pause);
         }
@@ -316,14 +319,10 @@ impl Record {
     /// The thread ends, perhaps in the middle of a trial. If that was to repeat one that had found harm, another thread
     /// does so, after a pause: where no thread lives long enough, the CPU is quiet most of the time.
     pub(super) fn thread_ends(&self, now: u64) {
-        let cpu = self.cpu.get();
         if self.trial.replace(0) > 0 {
             super::trial_ends();
-            if self.verdicts.was_harmful(cpu) {
-                self.verdicts.hold(cpu, now + TRIAL_INTERVAL_FIRST);
-            }
-            if let Some(Cpu { spinners, .. }) = (self.here)() {
-                spinners.hold_trial(cpu, 0);
+            if !self.moved.get() {
+                self.verdicts.trial_is_cut(self.cpu.get(), now);
             }
         }
         self.end_quiet();
@@ -428,7 +427,7 @@ impl Record {
         if longer_waits || longer_rounds || in_vain {
             let strikes = self.strikes.get() + 1;
             self.strikes.set(strikes);
-            let known = self.backoff.get() != 0 || self.verdicts.was_harmful(self.cpu.get());
+            let known = self.backoff.get() != 0 || self.verdicts.stands(self.cpu.get());
             if !clear && strikes < 2 && !known {
                 return self.start_stretches(now);
             }
@@ -445,6 +444,7 @@ impl Record {
                 ));
             }
             if !for_all {
+                self.verdicts.forget(self.cpu.get());
                 let backoff = (self.backoff.get() * 2).clamp(BACKOFF_FIRST, BACKOFF_MAX);
                 self.backoff.set(backoff);
                 self.backoff_until.set(now + backoff);
@@ -452,9 +452,7 @@ impl Record {
             self.trial_interval.set(TRIAL_INTERVAL_FIRST);
         } else {
             self.backoff.set(0);
-            if !self.moved.get() {
-                self.verdicts.found_no_harm(self.cpu.get());
-            }
+            self.verdicts.forget(self.cpu.get());
             let trial_interval = (self.trial_interval.get() * 2).min(TRIAL_INTERVAL_MAX);
             self.trial_interval.set(trial_interval);
             self.no_trial_until.set(now + trial_interval);

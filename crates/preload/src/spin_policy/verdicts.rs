@@ -6,42 +6,43 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use busypoll_linux::ticks::is_ahead;
 
-use super::spin_trial::{BACKOFF_FIRST, BACKOFF_MAX};
+use super::spin_trial::{BACKOFF_FIRST, BACKOFF_MAX, HOLD, TRIAL_INTERVAL_FIRST};
 
 /// CPUs further on have no verdict: there a thread decides for itself alone.
 const CPUS: usize = busypoll_linux::spinners::CPUS;
 
 pub(super) struct Verdicts {
     cpus: [Verdict; CPUS],
-    /// CPUs that have one.
+    /// CPUs that have one, also where no thread has come by since it was over.
     count: AtomicU32,
 }
 
+/// Times are in nanoseconds. A verdict stays until a trial that repeats the one that found harm replaces it.
 struct Verdict {
-    /// Until when no thread spins, in nanoseconds; 0: there is no verdict; odd: the next trial is put off.
-    until: AtomicU64,
-    /// How long the last one held, in nanoseconds; 0 once a trial has found no harm.
+    /// How long it holds; 0: there is none.
     backoff: AtomicU64,
+    quiet_until: AtomicU64,
+    /// A thread of the process has a trial, if it has not ended or stopped since.
+    trial_until: AtomicU64,
+    put_off_until: AtomicU64,
 }
 
 /// What a verdict says now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Says {
-    /// Nothing is known: a thread may spin.
+    /// No harm is known, or a trial is under way, whose way all threads go.
     Nothing,
     /// No thread spins until then.
     Quiet(u64),
-    /// The next trial is put off, and no thread of the process spins meanwhile. Other processes may.
+    /// It is over, but the next trial is put off. No thread of the process spins meanwhile; other processes may.
     PutOff,
-    /// It is over, and the caller alone is to try again: [`Verdicts::hold`] puts that off.
+    /// It is over, and a trial is due.
     TryAgain,
 }
 
 impl Verdicts {
     pub(super) const fn new() -> Self {
-        let cpus =
-            [const { Verdict { until: AtomicU64::new(0), backoff: AtomicU64::new(0) } }; CPUS];
-        Self { cpus, count: AtomicU32::new(0) }
+        Self { cpus: [const { Verdict::new() }; CPUS], count: AtomicU32::new(0) }
     }
 
     /// Whether any CPU has a verdict. Nearly free.
@@ -52,17 +53,17 @@ impl Verdicts {
 
     pub(super) fn says(&self, cpu: usize, now: u64) -> Says {
         let Some(verdict) = self.cpus.get(cpu) else { return Says::Nothing };
-        let until = verdict.until.load(Relaxed);
-        if until == 0 {
+        let until = verdict.quiet_until.load(Relaxed);
+        if verdict.backoff.load(Relaxed) == 0 {
             Says::Nothing
         } else if is_ahead(until, now, BACKOFF_MAX) {
-            if until & 1 == 0 { Says::Quiet(until) } else { Says::PutOff }
-        } else if verdict.until.compare_exchange(until, 0, Relaxed, Relaxed).is_ok() {
-            self.count.fetch_sub(1, Relaxed);
-            Says::TryAgain
-        } else {
-            // Another thread tries again.
+            Says::Quiet(until)
+        } else if is_ahead(verdict.trial_until.load(Relaxed), now, HOLD) {
             Says::Nothing
+        } else if is_ahead(verdict.put_off_until.load(Relaxed), now, TRIAL_INTERVAL_FIRST) {
+            Says::PutOff
+        } else {
+            Says::TryAgain
         }
     }
 
@@ -71,47 +72,64 @@ impl Verdicts {
     pub(super) fn found_harm(&self, cpu: usize, now: u64) -> Option<u64> {
         let verdict = self.cpus.get(cpu)?;
         let backoff = (verdict.backoff.load(Relaxed) * 2).clamp(BACKOFF_FIRST, BACKOFF_MAX);
-        verdict.backoff.store(backoff, Relaxed);
-        let until = (now + backoff) & !1;
-        self.set(cpu, until);
-        Some(until)
+        verdict.quiet_until.store(now + backoff, Relaxed);
+        if verdict.backoff.swap(backoff, Relaxed) == 0 {
+            self.count.fetch_add(1, Relaxed);
+        }
+        Some(now + backoff)
     }
 
-    pub(super) fn found_no_harm(&self, cpu: usize) {
-        if let Some(verdict) = self.cpus.get(cpu) {
-            verdict.backoff.store(0, Relaxed);
+    /// A trial has found no harm, or cannot tell.
+    pub(super) fn forget(&self, cpu: usize) {
+        if let Some(verdict) = self.cpus.get(cpu)
+            && verdict.backoff.swap(0, Relaxed) != 0
+        {
+            self.count.fetch_sub(1, Relaxed);
         }
     }
 
-    /// Whether the last trial found harm.
-    pub(super) fn was_harmful(&self, cpu: usize) -> bool {
+    /// Whether a verdict stands, or is to be repeated.
+    pub(super) fn stands(&self, cpu: usize) -> bool {
         self.cpus.get(cpu).is_some_and(|verdict| verdict.backoff.load(Relaxed) != 0)
     }
 
-    /// No thread of the process spins, or tries again, before `until`.
-    pub(super) fn hold(&self, cpu: usize, until: u64) {
-        self.set(cpu, until.saturating_sub(1) | 1);
+    /// A thread has its trial on `cpu`, and goes on if it waits again within [`HOLD`].
+    pub(super) fn trial_goes_on(&self, cpu: usize, now: u64) {
+        if let Some(verdict) = self.cpus.get(cpu) {
+            verdict.trial_until.store(now + HOLD, Relaxed);
+        }
     }
 
-    fn set(&self, cpu: usize, until: u64) {
-        if let Some(verdict) = self.cpus.get(cpu)
-            && verdict.until.swap(until, Relaxed) == 0
-        {
-            self.count.fetch_add(1, Relaxed);
+    /// The thread ends in its trial.
+    pub(super) fn trial_is_cut(&self, cpu: usize, now: u64) {
+        if let Some(verdict) = self.cpus.get(cpu) {
+            verdict.trial_until.store(0, Relaxed);
+        }
+        self.put_off(cpu, now);
+    }
+
+    /// No trial that is due begins for a while.
+    pub(super) fn put_off(&self, cpu: usize, now: u64) {
+        if let Some(verdict) = self.cpus.get(cpu) {
+            verdict.put_off_until.store(now + TRIAL_INTERVAL_FIRST, Relaxed);
         }
     }
 
     pub(super) fn forget_all(&self) {
-        for verdict in &self.cpus {
-            // Only what is set: a child of fork would copy pages for nothing.
-            if verdict.until.load(Relaxed) != 0 {
-                verdict.until.store(0, Relaxed);
-            }
-            if verdict.backoff.load(Relaxed) != 0 {
-                verdict.backoff.store(0, Relaxed);
-            }
-        }
+        // Only where there are any: a child of fork would copy the pages for nothing.
+        (0..CPUS).filter(|&cpu| self.stands(cpu)).for_each(|cpu| self.forget(cpu));
         self.count.store(0, Relaxed);
+    }
+}
+
+impl Verdict {
+    const fn new() -> Self {
+        Self {
+            backoff: AtomicU64::new(0),
+            quiet_until: AtomicU64::new(0),
+            trial_until: AtomicU64::new(0),
+            put_off_until: AtomicU64::new(0),
+        }
     }
 }
 
@@ -127,22 +145,42 @@ mod tests {
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
             let until = verdicts.found_harm(3, now).unwrap();
             assert_eq!(until, now + seconds * BACKOFF_FIRST);
-            assert!(verdicts.any() && verdicts.was_harmful(3));
+            assert!(verdicts.any() && verdicts.stands(3));
             assert_eq!(verdicts.says(3, until - 1), Says::Quiet(until));
             assert_eq!(verdicts.says(2, until - 1), Says::Nothing, "another CPU");
             // One thread tries again; the others spin or not as it does.
             assert_eq!(verdicts.says(3, until), Says::TryAgain);
+            verdicts.trial_goes_on(3, until);
             assert_eq!(verdicts.says(3, until), Says::Nothing);
-            assert!(!verdicts.any());
+            // It has stopped waiting: another one has to.
+            assert_eq!(verdicts.says(3, until + HOLD), Says::TryAgain);
             now = until;
         }
-        verdicts.found_no_harm(3);
-        assert!(!verdicts.was_harmful(3));
+        verdicts.forget(3);
+        assert!(!verdicts.stands(3) && !verdicts.any());
+        assert_eq!(verdicts.says(3, now), Says::Nothing);
+        verdicts.forget(3);
         assert_eq!(verdicts.found_harm(3, now), Some(now + BACKOFF_FIRST));
-        verdicts.hold(3, now + 5);
-        assert_eq!(verdicts.says(3, now + 4), Says::PutOff);
-        assert_eq!(verdicts.says(3, now + 5), Says::TryAgain);
         assert_eq!(verdicts.found_harm(CPUS, now), None);
+    }
+
+    #[test]
+    fn a_trial_that_cannot_begin_or_is_cut_is_put_off_and_the_verdict_stays() {
+        let verdicts = Verdicts::new();
+        let now = verdicts.found_harm(3, 10).unwrap();
+        verdicts.put_off(3, now);
+        assert_eq!(verdicts.says(3, now + TRIAL_INTERVAL_FIRST - 1), Says::PutOff);
+        let now = now + TRIAL_INTERVAL_FIRST;
+        assert_eq!(verdicts.says(3, now), Says::TryAgain);
+        verdicts.trial_goes_on(3, now);
+        verdicts.put_off(3, now);
+        assert_eq!(verdicts.says(3, now), Says::Nothing, "another thread has begun it");
+        verdicts.trial_is_cut(3, now);
+        assert_eq!(verdicts.says(3, now), Says::PutOff);
+        // What ends late changes nothing about a verdict that another trial has found since.
+        let until = verdicts.found_harm(3, now).unwrap();
+        verdicts.trial_is_cut(3, now);
+        assert_eq!(verdicts.says(3, until - 1), Says::Quiet(until));
     }
 
     #[test]
@@ -158,7 +196,7 @@ mod tests {
         verdicts.found_harm(1, 1);
         verdicts.found_harm(7, 1);
         verdicts.forget_all();
-        assert!(!verdicts.any() && !verdicts.was_harmful(1));
+        assert!(!verdicts.any() && !verdicts.stands(1));
         assert_eq!(verdicts.says(7, 1), Says::Nothing);
     }
 }

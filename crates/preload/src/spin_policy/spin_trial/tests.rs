@@ -386,8 +386,25 @@ fn a_thread_that_may_not_try_again_goes_on_without_spinning() {
     assert!(in_trial(&other) && record.backs_off(|| now) && !in_trial(&record));
     other.thread_ends(now);
     assert!(record.backs_off(|| now) && !spinners().is_quiet(3, now), "the CPU is the other's");
+    assert_eq!(verdicts().says(3, now), Says::PutOff);
     now += TRIAL_INTERVAL_FIRST;
     assert!(!record.backs_off(|| now) && in_trial(&record));
+}
+
+/// Each has found harm while the other did not wait.
+#[test]
+fn two_processes_that_both_know_harm_do_not_keep_each_other_from_trying() {
+    let others: &'static Verdicts = Box::leak(Box::new(Verdicts::new()));
+    let (ours, theirs) = (new_record_here(), Record::new(here, |_| STEPS.get(), others));
+    let mut now = trial_beside_a_spinner(&ours, MS) + 2 * HOLD_QUIET;
+    now = trial_beside_a_spinner(&theirs, now);
+    let over = quiet_until(now) + BACKOFF_FIRST + TRIAL_INTERVAL_MAX;
+    while !in_trial(&ours) && !in_trial(&theirs) {
+        assert!(now < over, "neither tries");
+        ours.backs_off(|| now);
+        theirs.backs_off(|| now + US);
+        now += 300 * US;
+    }
 }
 
 #[test]
