@@ -3,7 +3,7 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::thread::JoinHandleExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,16 @@ use rustix::event::{PollFd, PollFlags, epoll, poll};
 
 fn myself() -> Process {
     Process::open(std::process::id()).unwrap()
+}
+
+/// A child that executes its program. A vfork(2) ends a moment before the new memory is in place (`exec_mmap`): until
+/// then the child is this program.
+fn started(child: &Child) -> Process {
+    let process = Process::open(child.id()).unwrap();
+    while process.program() == myself().program() {
+        thread::yield_now();
+    }
+    process
 }
 
 /// Waits until a thread of this process is in such a wait.
@@ -164,7 +174,7 @@ fn called_returns_the_path_a_program_was_started_by() {
     // Most are seen during their exec, some before the auxiliary vector is written.
     for _ in 0..100 {
         let mut child = Command::new(&link).arg("600").stdin(Stdio::null()).spawn().unwrap();
-        let held = Process::open(child.id()).unwrap();
+        let held = started(&child);
         let (called, program, name) = (held.exec_path(), held.program(), held.program_name());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -182,7 +192,7 @@ fn a_script_has_the_name_of_its_interpreter() {
     let write = format!("printf '#!/bin/sh\\nread line\\n' >{0}; chmod +x {0}", script.display());
     assert!(Command::new("sh").args(["-c", &write]).status().unwrap().success());
     let mut child = Command::new(&script).stdin(Stdio::piped()).spawn().unwrap();
-    let name = Process::open(child.id()).unwrap().program_name();
+    let name = started(&child).program_name();
     child.kill().unwrap();
     child.wait().unwrap();
     std::fs::remove_file(&script).unwrap();
@@ -193,7 +203,7 @@ fn a_script_has_the_name_of_its_interpreter() {
 #[test]
 fn an_ended_process_is_not_found_even_if_its_pid_is_reused() {
     let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
-    let held = Process::open(child.id()).unwrap();
+    let held = started(&child);
     assert!(held.is_alive() && held.start_time() >= myself().start_time());
     assert!(held.program().ends_with("sleep") || held.program().ends_with("coreutils"));
     assert_eq!(held.shares_our_netns(), Some(true));
